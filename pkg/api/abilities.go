@@ -13,9 +13,6 @@ type ListTools struct {
 	Agent string `json:"agent,omitempty"` // "": the catalogue only
 }
 
-// Subject returns the subject of the message.
-func (ListTools) Subject() Subject { return request(Loop, "list_tools") }
-
 // Tools holds the tools of the catalogue by name, followed by those of the agent's MCP
 // servers.
 type Tools struct {
@@ -46,17 +43,11 @@ type CheckTool struct {
 	By    PrincipalKind   `json:"by,omitempty"` // principal of the turn; "": the creator
 }
 
-// Subject returns the subject of the message.
-func (CheckTool) Subject() Subject { return request(Loop, "check_tool") }
-
 // ListSkills requests the [Skills] of an agent by name, without their instructions.
 // Errors: NotFound (agent).
 type ListSkills struct {
 	Agent string `json:"agent"`
 }
-
-// Subject returns the subject of the message.
-func (ListSkills) Subject() Subject { return request(Loop, "list_skills") }
 
 // Skills holds the skills in an agent's folder, at most 100.
 type Skills struct {
@@ -68,9 +59,6 @@ type GetSkill struct {
 	Agent string `json:"agent"`
 	Skill string `json:"skill"`
 }
-
-// Subject returns the subject of the message.
-func (GetSkill) Subject() Subject { return request(Loop, "get_skill") }
 
 // Skill is one skill of an agent. Its texts are unchanged.
 type Skill struct {
@@ -90,9 +78,6 @@ type ListServers struct {
 	Agent   string `json:"agent"`
 	Connect bool   `json:"connect,omitempty"` // connect to all servers first, waiting at most 8 s
 }
-
-// Subject returns the subject of the message.
-func (ListServers) Subject() Subject { return request(Loop, "list_servers") }
 
 // Servers holds an agent's MCP servers, at most 16.
 type Servers struct {
@@ -121,3 +106,11 @@ type MCPServer struct {
 	Tools   []string    `json:"tools"`             // offered tools, while connected
 	Refused []string    `json:"refused,omitempty"` // rejected tools, as "name: reason"
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (ListTools) Subject() Subject   { return request(Loop, "list_tools") }
+func (CheckTool) Subject() Subject   { return request(Loop, "check_tool") }
+func (ListSkills) Subject() Subject  { return request(Loop, "list_skills") }
+func (GetSkill) Subject() Subject    { return request(Loop, "get_skill") }
+func (ListServers) Subject() Subject { return request(Loop, "list_servers") }

@@ -1,5 +1,7 @@
 package api
 
+import "slices"
+
 // Access describes what a service may do on the bus, besides answering its own requests
 // and publishing its own messages. The NATS permissions of each service are generated
 // from it, and in a cluster the servers refuse everything else. It is the source of
@@ -16,10 +18,8 @@ type Access struct {
 // AccessOf returns the access of a service. An unknown owner has none.
 func AccessOf(o Owner) Access {
 	a := accessOf(o)
-	for _, known := range Owners() {
-		if o == known {
-			a.Keys = append(a.Keys, MarkKey(o.Service()))
-		}
+	if slices.Contains(Owners(), o) {
+		a.Keys = append(a.Keys, MarkKey(o.Service()))
 	}
 	return a
 }

@@ -170,8 +170,10 @@ func ValidKey(s string) bool {
 	return true
 }
 
-func event(o Owner, name, key string) Subject {
-	return Subject{Owner: o, Class: Event, Name: name, Version: 1, Key: key, Keyed: true}
+func event(o Owner, name, key string) Subject { return keyed(o, Event, name, key) }
+
+func keyed(o Owner, c Class, name, key string) Subject {
+	return Subject{Owner: o, Class: c, Name: name, Version: 1, Key: key, Keyed: true}
 }
 
 func request(o Owner, name string) Subject {

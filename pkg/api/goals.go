@@ -136,9 +136,6 @@ type ListGoals struct {
 	Limit  int        `json:"limit,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (ListGoals) Subject() Subject { return request(Loop, "list_goals") }
-
 // Goals is a list of goals, without plans and tasks.
 type Goals struct {
 	Goals []Goal `json:"goals"`
@@ -150,9 +147,6 @@ type GetGoal struct {
 	Goal string `json:"goal"`
 }
 
-// Subject returns the subject of the message.
-func (GetGoal) Subject() Subject { return request(Loop, "get_goal") }
-
 // CancelGoal cancels a goal in any phase. Its open tasks and their runs are cancelled,
 // and the agent may begin the next goal at once. Cancelling a goal that has ended
 // changes nothing. The answer is the [Goal]. Errors: NotFound.
@@ -160,9 +154,6 @@ type CancelGoal struct {
 	Goal   string `json:"goal"`
 	Reason string `json:"reason,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (CancelGoal) Subject() Subject { return request(Loop, "cancel_goal") }
 
 // ReviewPlan is the creator's decision on a plan under review. A rejected plan is
 // planned again with the feedback. The answer is the [Goal]. Errors: NotFound; Conflict
@@ -174,9 +165,6 @@ type ReviewPlan struct {
 	Feedback string `json:"feedback,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (ReviewPlan) Subject() Subject { return request(Loop, "review_plan") }
-
 // GoalCreated is published when an agent has a new goal.
 type GoalCreated struct {
 	Goal  string    `json:"goal"`
@@ -185,9 +173,6 @@ type GoalCreated struct {
 	By    Principal `json:"by"`
 	At    int64     `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m GoalCreated) Subject() Subject { return event(Loop, "goal_created", m.Agent) }
 
 // GoalChanged is published when the phase of a goal changes, or when runs of it have to
 // be cancelled.
@@ -204,9 +189,6 @@ type GoalChanged struct {
 	At       int64      `json:"at"`
 }
 
-// Subject returns the subject of the message.
-func (m GoalChanged) Subject() Subject { return event(Loop, "goal_changed", m.Agent) }
-
 // TaskChanged is published when the status or the attempt of a task changes.
 type TaskChanged struct {
 	Task     string     `json:"task"`
@@ -222,9 +204,6 @@ type TaskChanged struct {
 	At       int64      `json:"at"`
 }
 
-// Subject returns the subject of the message.
-func (m TaskChanged) Subject() Subject { return event(Loop, "task_changed", m.Agent) }
-
 // DoTask is the command to make one attempt at a task that is ready. Loop sends it to
 // itself. The replica that receives it takes the lease of the attempt, or discards an
 // attempt that is out of date.
@@ -233,11 +212,6 @@ type DoTask struct {
 	Task    string `json:"task"`
 	Agent   string `json:"agent"`
 	Attempt int    `json:"attempt"`
-}
-
-// Subject returns the subject of the message.
-func (m DoTask) Subject() Subject {
-	return Subject{Owner: Loop, Class: Command, Name: "task", Version: 1, Key: m.Goal, Keyed: true}
 }
 
 // PlanTool is the tool name in decisions on plans.
@@ -261,5 +235,14 @@ type ApprovePlan struct {
 	By      Principal `json:"by"`
 }
 
-// Subject returns the subject of the message.
-func (ApprovePlan) Subject() Subject { return request(Policy, "approve_plan") }
+// The implementations of [Message] by the types of this file.
+
+func (ListGoals) Subject() Subject     { return request(Loop, "list_goals") }
+func (GetGoal) Subject() Subject       { return request(Loop, "get_goal") }
+func (CancelGoal) Subject() Subject    { return request(Loop, "cancel_goal") }
+func (ReviewPlan) Subject() Subject    { return request(Loop, "review_plan") }
+func (m GoalCreated) Subject() Subject { return event(Loop, "goal_created", m.Agent) }
+func (m GoalChanged) Subject() Subject { return event(Loop, "goal_changed", m.Agent) }
+func (m TaskChanged) Subject() Subject { return event(Loop, "task_changed", m.Agent) }
+func (m DoTask) Subject() Subject      { return keyed(Loop, Command, "task", m.Goal) }
+func (ApprovePlan) Subject() Subject   { return request(Policy, "approve_plan") }

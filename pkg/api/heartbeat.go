@@ -23,16 +23,10 @@ type SetSchedule struct {
 	Beats []Beat `json:"beats"`
 }
 
-// Subject returns the subject of the message.
-func (SetSchedule) Subject() Subject { return request(Heartbeat, "set_schedule") }
-
 // GetSchedule requests the [Schedule] of an agent; Agent "" means all agents.
 type GetSchedule struct {
 	Agent string `json:"agent,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (GetSchedule) Subject() Subject { return request(Heartbeat, "get_schedule") }
 
 // Schedule holds the schedule entries of one agent or of all agents.
 type Schedule struct {
@@ -55,9 +49,6 @@ type SetAlarm struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (SetAlarm) Subject() Subject { return request(Heartbeat, "set_alarm") }
-
 // Alarm describes the alarm of an agent.
 type Alarm struct {
 	Agent string `json:"agent"`
@@ -73,9 +64,6 @@ type RequestWake struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (RequestWake) Subject() Subject { return request(Heartbeat, "request_wake") }
-
 // RunBeat wakes an agent now as an entry of its schedule would: with the reason of the
 // entry and heartbeat as principal. The next time of the entry does not change. It is
 // idempotent by ID: while the wake of the ID is pending, another request returns it.
@@ -87,9 +75,6 @@ type RunBeat struct {
 	ID    string `json:"id"`
 }
 
-// Subject returns the subject of the message.
-func (RunBeat) Subject() Subject { return request(Heartbeat, "run_beat") }
-
 // ListTicks requests [Ticks], the latest first; Limit 0 means 50. Errors: Invalid
 // (limit, After).
 type ListTicks struct {
@@ -97,9 +82,6 @@ type ListTicks struct {
 	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (ListTicks) Subject() Subject { return request(Heartbeat, "list_ticks") }
 
 // Ticks is a part of the history of heartbeat.
 type Ticks struct {
@@ -115,13 +97,18 @@ type Ticked struct {
 	At    int64  `json:"at"`  // the time it fired
 }
 
-// Subject returns the subject of the message.
-func (m Ticked) Subject() Subject { return event(Heartbeat, "ticked", m.Agent) }
-
 // WakeRequested is published when heartbeat has put a wake into the bucket.
 type WakeRequested struct {
 	Wake Wake `json:"wake"`
 }
 
-// Subject returns the subject of the message.
+// The implementations of [Message] by the types of this file.
+
+func (SetSchedule) Subject() Subject     { return request(Heartbeat, "set_schedule") }
+func (GetSchedule) Subject() Subject     { return request(Heartbeat, "get_schedule") }
+func (SetAlarm) Subject() Subject        { return request(Heartbeat, "set_alarm") }
+func (RequestWake) Subject() Subject     { return request(Heartbeat, "request_wake") }
+func (RunBeat) Subject() Subject         { return request(Heartbeat, "run_beat") }
+func (ListTicks) Subject() Subject       { return request(Heartbeat, "list_ticks") }
+func (m Ticked) Subject() Subject        { return event(Heartbeat, "ticked", m.Agent) }
 func (m WakeRequested) Subject() Subject { return event(Heartbeat, "wake_requested", m.Wake.Agent) }

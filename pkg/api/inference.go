@@ -103,9 +103,6 @@ type Complete struct {
 	Deadline int64 `json:"deadline,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (Complete) Subject() Subject { return request(Inference, "complete") }
-
 // CompleteV2 is [Complete] with the prompt in the provider's form. Package chat encodes
 // the prompt once, and its bytes are sent unchanged. The router decodes them only if it
 // has to change them.
@@ -118,9 +115,6 @@ type CompleteV2 struct {
 	Tools    json.RawMessage `json:"tools"`    // tools in the same form; [] if none are offered
 	Call     Complete        `json:"call"`     // without its Messages and Tools
 }
-
-// Subject returns the subject of the message.
-func (CompleteV2) Subject() Subject { return request(Inference, "complete").version(2) }
 
 // The constant parts of an encoded [CompleteV2], between its variable parts.
 const (
@@ -232,14 +226,8 @@ type Confirm struct {
 	Agent string `json:"agent"`
 }
 
-// Subject returns the subject of the message.
-func (Confirm) Subject() Subject { return request(Inference, "confirm") }
-
 // ListModels requests the [Models].
 type ListModels struct{}
-
-// Subject returns the subject of the message.
-func (ListModels) Subject() Subject { return request(Inference, "list_models") }
 
 // Models holds the models of the router, usable or not.
 type Models struct {
@@ -260,3 +248,10 @@ type Model struct {
 	Usable        bool   `json:"usable"`
 	Why           string `json:"why,omitempty"` // why it is not usable
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (Complete) Subject() Subject   { return request(Inference, "complete") }
+func (CompleteV2) Subject() Subject { return request(Inference, "complete").version(2) }
+func (Confirm) Subject() Subject    { return request(Inference, "confirm") }
+func (ListModels) Subject() Subject { return request(Inference, "list_models") }

@@ -32,9 +32,6 @@ type GetRun struct {
 	Session string `json:"sessionId,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (GetRun) Subject() Subject { return request(Loop, "get_run") }
-
 // CancelRun cancels a run permanently. A run that waits is dropped. A run that is being
 // executed starts no more tool calls, its commands are ended, and no replica resumes
 // it. Cancelling a run that has ended changes nothing. The answer is the [RunState] at
@@ -44,9 +41,6 @@ type CancelRun struct {
 	Session string `json:"sessionId,omitempty"`
 	Reason  string `json:"reason,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (CancelRun) Subject() Subject { return request(Loop, "cancel_run") }
 
 // RunState describes a run.
 type RunState struct {
@@ -78,11 +72,6 @@ type SessionNotice struct {
 	Steered   string `json:"steered,omitempty"`   // a message to add to the run
 }
 
-// Subject returns the subject of the message.
-func (m SessionNotice) Subject() Subject {
-	return Subject{Owner: Loop, Class: Live, Name: "session_notice", Version: 1}
-}
-
 // TerminateSession terminates a session permanently. Its current run is cancelled, its
 // waiting messages are dropped, and it accepts no more messages. Its transcript
 // remains. If the session is the main session or the mail session of its agent, the
@@ -92,9 +81,6 @@ type TerminateSession struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (TerminateSession) Subject() Subject { return request(Loop, "terminate_session") }
-
 // ResetSession begins a new conversation in a session. Neither its earlier turns nor a
 // summary of them are sent to a model any more. The transcript and the agent's memories
 // remain. The answer is the [Session]. Errors: NotFound; Conflict with ReasonBusy while
@@ -102,9 +88,6 @@ func (TerminateSession) Subject() Subject { return request(Loop, "terminate_sess
 type ResetSession struct {
 	Session string `json:"sessionId"`
 }
-
-// Subject returns the subject of the message.
-func (ResetSession) Subject() Subject { return request(Loop, "reset_session") }
 
 // SleepAgent puts an agent to sleep until a time, or until the next message or wake.
 // The runs and the waiting messages of its main session and its mail session are
@@ -116,17 +99,11 @@ type SleepAgent struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (SleepAgent) Subject() Subject { return request(Loop, "sleep_agent") }
-
 // ExplainAgent requests an [Explanation]. Errors: NotFound.
 type ExplainAgent struct {
 	Agent string `json:"agent"`
 	Limit int    `json:"limit,omitempty"` // of the history; 0: 20
 }
-
-// Subject returns the subject of the message.
-func (ExplainAgent) Subject() Subject { return request(Loop, "explain_agent") }
 
 // Explanation describes why an agent is in its state, and what changes the state next.
 type Explanation struct {
@@ -164,9 +141,6 @@ type DeleteAgent struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (DeleteAgent) Subject() Subject { return request(Loop, "delete_agent") }
-
 // Deleted is the answer to [DeleteAgent].
 type Deleted struct {
 	Agent     string `json:"agent"`
@@ -175,3 +149,16 @@ type Deleted struct {
 	Left      Micros `json:"left"`      // credits in its account, including holds; 0 also if treasury does not answer
 	Forgotten bool   `json:"forgotten"` // its memories and its folder were deleted
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (GetRun) Subject() Subject    { return request(Loop, "get_run") }
+func (CancelRun) Subject() Subject { return request(Loop, "cancel_run") }
+func (m SessionNotice) Subject() Subject {
+	return Subject{Owner: Loop, Class: Live, Name: "session_notice", Version: 1}
+}
+func (TerminateSession) Subject() Subject { return request(Loop, "terminate_session") }
+func (ResetSession) Subject() Subject     { return request(Loop, "reset_session") }
+func (SleepAgent) Subject() Subject       { return request(Loop, "sleep_agent") }
+func (ExplainAgent) Subject() Subject     { return request(Loop, "explain_agent") }
+func (DeleteAgent) Subject() Subject      { return request(Loop, "delete_agent") }

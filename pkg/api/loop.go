@@ -52,25 +52,16 @@ type ApplyAgent struct {
 	Source string `json:"source"`
 }
 
-// Subject returns the subject of the message.
-func (ApplyAgent) Subject() Subject { return request(Loop, "apply_agent") }
-
 // GetAgent requests one [Agent]. Errors: NotFound.
 type GetAgent struct {
 	Agent string `json:"agent"`
 }
-
-// Subject returns the subject of the message.
-func (GetAgent) Subject() Subject { return request(Loop, "get_agent") }
 
 // ListAgents requests [Agents], by name. Errors: Invalid (limit).
 type ListAgents struct {
 	After string `json:"after,omitempty"` // Next of the previous page: the id of an agent
 	Limit int    `json:"limit,omitempty"` // 0: 1000
 }
-
-// Subject returns the subject of the message.
-func (ListAgents) Subject() Subject { return request(Loop, "list_agents") }
 
 // Agents is a list of agents.
 type Agents struct {
@@ -115,9 +106,6 @@ type SendMessage struct {
 	ID string `json:"id,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (SendMessage) Subject() Subject { return request(Loop, "send_message") }
-
 // Accepted is the answer to [SendMessage].
 type Accepted struct {
 	Run     string `json:"runId"`
@@ -131,9 +119,6 @@ type GetSession struct {
 	Session string `json:"session"`
 }
 
-// Subject returns the subject of the message.
-func (GetSession) Subject() Subject { return request(Loop, "get_session") }
-
 // CreateSession creates a session of an agent, without a message. The same ID returns
 // the same session. The answer is the [Session]. Errors: NotFound (agent), Invalid
 // (ID).
@@ -142,9 +127,6 @@ type CreateSession struct {
 	ID    string `json:"id,omitempty"` // idempotency key, at most 128 bytes; "": a new session
 }
 
-// Subject returns the subject of the message.
-func (CreateSession) Subject() Subject { return request(Loop, "create_session") }
-
 // ListSessions requests [Sessions], the latest first. Agent "" means all agents. Limit
 // 0 means [MaxPage]. Errors: Invalid (limit, After).
 type ListSessions struct {
@@ -152,9 +134,6 @@ type ListSessions struct {
 	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (ListSessions) Subject() Subject { return request(Loop, "list_sessions") }
 
 // Session is one conversation of an agent.
 type Session struct {
@@ -186,9 +165,6 @@ type GetTranscript struct {
 	Limit   int    `json:"limit,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (GetTranscript) Subject() Subject { return request(Loop, "get_transcript") }
-
 // Transcript is a part of a session's transcript.
 type Transcript struct {
 	Lines []TranscriptLine `json:"lines"`
@@ -212,9 +188,6 @@ type GetTurn struct {
 	Turn string `json:"turn"`
 }
 
-// Subject returns the subject of the message.
-func (GetTurn) Subject() Subject { return request(Loop, "get_turn") }
-
 // ListTurns requests [Turns], the latest first. An empty filter matches all; Limit 0
 // means 50. Errors: Invalid (limit).
 type ListTurns struct {
@@ -224,9 +197,6 @@ type ListTurns struct {
 	Before  string `json:"before,omitempty"` // id of a turn: only older turns
 	Limit   int    `json:"limit,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (ListTurns) Subject() Subject { return request(Loop, "list_turns") }
 
 // Turns is a list of turns.
 type Turns struct {
@@ -318,11 +288,6 @@ type Run struct {
 	CostCap Micros `json:"costCap,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (m Run) Subject() Subject {
-	return Subject{Owner: Loop, Class: Command, Name: "run", Version: 1, Key: m.Session, Keyed: true}
-}
-
 // The events of runs follow (docs/reference/loop.md, Events). They are views of the
 // entries of a session's journal, see [Journal.Events] and [Views]. [StreamDelta] and
 // [Thinking] are not among them.
@@ -336,9 +301,6 @@ type LoopStart struct {
 	At      int64   `json:"at"`
 }
 
-// Subject returns the subject of the message.
-func (m LoopStart) Subject() Subject { return event(Loop, "loop_start", m.Session) }
-
 // LoopContext is the event that a turn's CONTEXT is complete.
 type LoopContext struct {
 	Run           string `json:"runId"`
@@ -348,9 +310,6 @@ type LoopContext struct {
 	At            int64  `json:"at"`
 }
 
-// Subject returns the subject of the message.
-func (m LoopContext) Subject() Subject { return event(Loop, "loop_context", m.Session) }
-
 // LoopExecute is the event that a turn's EXECUTE has begun.
 type LoopExecute struct {
 	Run       string `json:"runId"`
@@ -359,9 +318,6 @@ type LoopExecute struct {
 	ToolCount int    `json:"toolCount"` // tools offered to the model
 	At        int64  `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m LoopExecute) Subject() Subject { return event(Loop, "loop_execute", m.Session) }
 
 // ToolStart is the event that a tool call was allowed and begins.
 type ToolStart struct {
@@ -374,9 +330,6 @@ type ToolStart struct {
 	Arguments  json.RawMessage `json:"arguments"`
 	At         int64           `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m ToolStart) Subject() Subject { return event(Loop, "tool_start", m.Session) }
 
 // ToolEnd is the event that a tool call ended. A denied call has no [ToolStart].
 type ToolEnd struct {
@@ -391,9 +344,6 @@ type ToolEnd struct {
 	Duration   int64   `json:"duration"` // milliseconds
 	At         int64   `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m ToolEnd) Subject() Subject { return event(Loop, "tool_end", m.Session) }
 
 // StreamDelta is a piece of the model's answer, for the current subscribers.
 //
@@ -411,11 +361,6 @@ type StreamDelta struct {
 	After   uint64 `json:"after,omitempty"` // as in [Thinking]
 }
 
-// Subject returns the subject of the message.
-func (m StreamDelta) Subject() Subject {
-	return Subject{Owner: Loop, Class: Live, Name: "stream_delta", Version: 1, Key: m.Session, Keyed: true}
-}
-
 // Thinking announces that a turn's prompt is complete and the model call begins. The
 // events [LoopContext] and [LoopExecute], which are stored after the completion, repeat
 // it.
@@ -431,11 +376,6 @@ type Thinking struct {
 	After uint64 `json:"after,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (m Thinking) Subject() Subject {
-	return Subject{Owner: Loop, Class: Live, Name: "thinking", Version: 1, Key: m.Session, Keyed: true}
-}
-
 // LoopPersist is the event that a turn's PERSIST is committed.
 type LoopPersist struct {
 	Run     string `json:"runId"`
@@ -443,9 +383,6 @@ type LoopPersist struct {
 	Turn    string `json:"turnId"`
 	At      int64  `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m LoopPersist) Subject() Subject { return event(Loop, "loop_persist", m.Session) }
 
 // LoopEnd is the event that a run has ended. It is the last event of the run. If the
 // run failed, the fields Code to Next hold the cause, as in the preceding [LoopError].
@@ -470,9 +407,6 @@ type LoopEnd struct {
 	Next     string     `json:"next,omitempty"` // what to do about it
 }
 
-// Subject returns the subject of the message.
-func (m LoopEnd) Subject() Subject { return event(Loop, "loop_end", m.Session) }
-
 // LoopError is the event that a run failed. LoopEnd follows it.
 type LoopError struct {
 	Run     string `json:"runId"`
@@ -483,9 +417,6 @@ type LoopError struct {
 	Next    string `json:"next,omitempty"` // what to do about it
 	At      int64  `json:"at"`
 }
-
-// Subject returns the subject of the message.
-func (m LoopError) Subject() Subject { return event(Loop, "loop_error", m.Session) }
 
 // AgentChanged is the event that an agent was applied or that its state changed.
 type AgentChanged struct {
@@ -500,5 +431,27 @@ type AgentChanged struct {
 	At         int64      `json:"at"`
 }
 
-// Subject returns the subject of the message.
+// The implementations of [Message] by the types of this file.
+
+func (ApplyAgent) Subject() Subject     { return request(Loop, "apply_agent") }
+func (GetAgent) Subject() Subject       { return request(Loop, "get_agent") }
+func (ListAgents) Subject() Subject     { return request(Loop, "list_agents") }
+func (SendMessage) Subject() Subject    { return request(Loop, "send_message") }
+func (GetSession) Subject() Subject     { return request(Loop, "get_session") }
+func (CreateSession) Subject() Subject  { return request(Loop, "create_session") }
+func (ListSessions) Subject() Subject   { return request(Loop, "list_sessions") }
+func (GetTranscript) Subject() Subject  { return request(Loop, "get_transcript") }
+func (GetTurn) Subject() Subject        { return request(Loop, "get_turn") }
+func (ListTurns) Subject() Subject      { return request(Loop, "list_turns") }
+func (m Run) Subject() Subject          { return keyed(Loop, Command, "run", m.Session) }
+func (m LoopStart) Subject() Subject    { return event(Loop, "loop_start", m.Session) }
+func (m LoopContext) Subject() Subject  { return event(Loop, "loop_context", m.Session) }
+func (m LoopExecute) Subject() Subject  { return event(Loop, "loop_execute", m.Session) }
+func (m ToolStart) Subject() Subject    { return event(Loop, "tool_start", m.Session) }
+func (m ToolEnd) Subject() Subject      { return event(Loop, "tool_end", m.Session) }
+func (m StreamDelta) Subject() Subject  { return keyed(Loop, Live, "stream_delta", m.Session) }
+func (m Thinking) Subject() Subject     { return keyed(Loop, Live, "thinking", m.Session) }
+func (m LoopPersist) Subject() Subject  { return event(Loop, "loop_persist", m.Session) }
+func (m LoopEnd) Subject() Subject      { return event(Loop, "loop_end", m.Session) }
+func (m LoopError) Subject() Subject    { return event(Loop, "loop_error", m.Session) }
 func (m AgentChanged) Subject() Subject { return event(Loop, "agent_state", m.Agent) }

@@ -30,9 +30,6 @@ type ListMemory struct {
 	Limit   int        `json:"limit,omitempty"`   // per tier, at most 1000; 0: 20
 }
 
-// Subject returns the subject of the message.
-func (ListMemory) Subject() Subject { return request(Loop, "list_memory") }
-
 // Memories is a list of memories.
 type Memories struct {
 	Memories []Memory `json:"memories"`
@@ -46,9 +43,6 @@ type ForgetMemory struct {
 	Tier  MemoryTier `json:"tier"`
 	ID    string     `json:"id"`
 }
-
-// Subject returns the subject of the message.
-func (ForgetMemory) Subject() Subject { return request(Loop, "forget_memory") }
 
 // Forgotten is the answer to [ForgetMemory].
 type Forgotten struct {
@@ -86,9 +80,6 @@ type RecallMemory struct {
 	Budget  int64  `json:"budget,omitempty"` // in tokens, at most 100,000; 0: 10,000
 }
 
-// Subject returns the subject of the message.
-func (RecallMemory) Subject() Subject { return request(Loop, "recall_memory") }
-
 // Recalled is the part of a prompt with memories.
 type Recalled struct {
 	Text   string `json:"text"` // "" if no memory was selected
@@ -102,9 +93,6 @@ type ListSouls struct {
 	After string `json:"after,omitempty"` // Next of the previous page
 	Limit int    `json:"limit,omitempty"` // 0: 10, at most 1000
 }
-
-// Subject returns the subject of the message.
-func (ListSouls) Subject() Subject { return request(Loop, "list_souls") }
 
 // Souls is a list of versions of a soul.
 type Souls struct {
@@ -121,3 +109,10 @@ type SoulVersion struct {
 	Reason  string `json:"reason,omitempty"`
 	At      int64  `json:"at"`
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (ListMemory) Subject() Subject   { return request(Loop, "list_memory") }
+func (ForgetMemory) Subject() Subject { return request(Loop, "forget_memory") }
+func (RecallMemory) Subject() Subject { return request(Loop, "recall_memory") }
+func (ListSouls) Subject() Subject    { return request(Loop, "list_souls") }

@@ -37,9 +37,6 @@ type Evaluate struct {
 	Network   bool            `json:"network,omitempty"` // the agent's sandbox may use the network
 }
 
-// Subject returns the subject of the message.
-func (Evaluate) Subject() Subject { return request(Policy, "evaluate") }
-
 // Decision is the decision on a tool call or a plan, with the token that allows the
 // call.
 type Decision struct {
@@ -74,9 +71,6 @@ type ListDecisions struct {
 	Limit int    `json:"limit,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (ListDecisions) Subject() Subject { return request(Policy, "list_decisions") }
-
 // Decisions is a list of decisions.
 type Decisions struct {
 	Decisions []Decision `json:"decisions"`
@@ -85,9 +79,6 @@ type Decisions struct {
 
 // ListRules requests the [Rules], in the order of their evaluation.
 type ListRules struct{}
-
-// Subject returns the subject of the message.
-func (ListRules) Subject() Subject { return request(Policy, "list_rules") }
 
 // Rules holds the current rules of policy.
 type Rules struct {
@@ -107,10 +98,14 @@ type Rule struct {
 // ListKeys requests the [Keys] that may sign a decision token now.
 type ListKeys struct{}
 
-// Subject returns the subject of the message.
-func (ListKeys) Subject() Subject { return request(Policy, "list_keys") }
-
 // Keys holds Ed25519 public keys.
 type Keys struct {
 	Keys [][]byte `json:"keys"`
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (Evaluate) Subject() Subject      { return request(Policy, "evaluate") }
+func (ListDecisions) Subject() Subject { return request(Policy, "list_decisions") }
+func (ListRules) Subject() Subject     { return request(Policy, "list_rules") }
+func (ListKeys) Subject() Subject      { return request(Policy, "list_keys") }

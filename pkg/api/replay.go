@@ -9,9 +9,6 @@ type ReplayTurn struct {
 	Turn string `json:"turnId"`
 }
 
-// Subject returns the subject of the message.
-func (ReplayTurn) Subject() Subject { return request(Loop, "replay_turn") }
-
 // Replayed is the result of a replay.
 type Replayed struct {
 	Turn       string     `json:"turnId"`
@@ -45,9 +42,6 @@ type ForkTurn struct {
 	Policy bool   `json:"policy,omitempty"` // no model call: evaluate the recorded tool calls by the current rules
 }
 
-// Subject returns the subject of the message.
-func (ForkTurn) Subject() Subject { return request(Loop, "fork_turn") }
-
 // Forked holds a recorded turn and its fork.
 type Forked struct {
 	Turn     string       `json:"turnId"`
@@ -80,5 +74,8 @@ type ForkedCall struct {
 // a [Decision] without an id and a token, which is not stored. Errors: as [Evaluate].
 type CheckCall struct{ Evaluate }
 
-// Subject returns the subject of the message.
-func (CheckCall) Subject() Subject { return request(Policy, "check_call") }
+// The implementations of [Message] by the types of this file.
+
+func (ReplayTurn) Subject() Subject { return request(Loop, "replay_turn") }
+func (ForkTurn) Subject() Subject   { return request(Loop, "fork_turn") }
+func (CheckCall) Subject() Subject  { return request(Policy, "check_call") }

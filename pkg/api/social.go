@@ -18,9 +18,6 @@ type Send struct {
 	ReplyTo   string `json:"replyTo,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (Send) Subject() Subject { return request(Social, "send") }
-
 // Sent is the answer to [Send].
 type Sent struct {
 	ID string `json:"id"`
@@ -38,18 +35,12 @@ type ClaimInbox struct {
 	From  string `json:"from,omitempty"` // address of a sender: only its messages; "": all
 }
 
-// Subject returns the subject of the message.
-func (ClaimInbox) Subject() Subject { return request(Social, "claim_inbox") }
-
 // SettleInbox marks the messages that a run has claimed as processed. It is idempotent.
 // The answer is [InboxCount]. Errors: Invalid (Run).
 type SettleInbox struct {
 	Agent string `json:"agent"`
 	Run   string `json:"run"`
 }
-
-// Subject returns the subject of the message.
-func (SettleInbox) Subject() Subject { return request(Social, "settle_inbox") }
 
 // ListInbox requests an [Inbox]: an agent's messages with a status ("": all) and from a
 // sender ("": all), the latest first; Limit 0 means 50. It claims no message. Errors:
@@ -62,16 +53,10 @@ type ListInbox struct {
 	Limit  int    `json:"limit,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (ListInbox) Subject() Subject { return request(Social, "list_inbox") }
-
 // CountInbox requests the [InboxCount] of an agent.
 type CountInbox struct {
 	Agent string `json:"agent"`
 }
-
-// Subject returns the subject of the message.
-func (CountInbox) Subject() Subject { return request(Social, "count_inbox") }
 
 // InboxCount is the number of messages that are not processed or failed.
 type InboxCount struct {
@@ -108,5 +93,11 @@ type MessageReceived struct {
 	At    int64  `json:"at"`
 }
 
-// Subject returns the subject of the message.
+// The implementations of [Message] by the types of this file.
+
+func (Send) Subject() Subject              { return request(Social, "send") }
+func (ClaimInbox) Subject() Subject        { return request(Social, "claim_inbox") }
+func (SettleInbox) Subject() Subject       { return request(Social, "settle_inbox") }
+func (ListInbox) Subject() Subject         { return request(Social, "list_inbox") }
+func (CountInbox) Subject() Subject        { return request(Social, "count_inbox") }
 func (m MessageReceived) Subject() Subject { return event(Social, "message_received", m.Agent) }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -38,11 +39,6 @@ func Streams() []Stream {
 		}
 		all = append(all, st)
 	}
-	slices.SortFunc(all, func(a, b Stream) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b Stream) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }

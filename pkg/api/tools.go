@@ -41,50 +41,26 @@ type Returned struct {
 // ListTreasuryTools requests the [ToolList] of treasury.
 type ListTreasuryTools struct{}
 
-// Subject returns the subject of the message.
-func (ListTreasuryTools) Subject() Subject { return request(Treasury, "list_tools") }
-
 // CallTreasuryTool executes a tool of treasury. The answer is [Returned].
 type CallTreasuryTool struct{ Invocation }
-
-// Subject returns the subject of the message.
-func (CallTreasuryTool) Subject() Subject { return request(Treasury, "call_tool") }
 
 // ListHeartbeatTools requests the [ToolList] of heartbeat.
 type ListHeartbeatTools struct{}
 
-// Subject returns the subject of the message.
-func (ListHeartbeatTools) Subject() Subject { return request(Heartbeat, "list_tools") }
-
 // CallHeartbeatTool executes a tool of heartbeat. The answer is [Returned].
 type CallHeartbeatTool struct{ Invocation }
-
-// Subject returns the subject of the message.
-func (CallHeartbeatTool) Subject() Subject { return request(Heartbeat, "call_tool") }
 
 // ListInferenceTools requests the [ToolList] of inference-router.
 type ListInferenceTools struct{}
 
-// Subject returns the subject of the message.
-func (ListInferenceTools) Subject() Subject { return request(Inference, "list_tools") }
-
 // CallInferenceTool executes a tool of inference-router. The answer is [Returned].
 type CallInferenceTool struct{ Invocation }
-
-// Subject returns the subject of the message.
-func (CallInferenceTool) Subject() Subject { return request(Inference, "call_tool") }
 
 // ListSocialTools requests the [ToolList] of social.
 type ListSocialTools struct{}
 
-// Subject returns the subject of the message.
-func (ListSocialTools) Subject() Subject { return request(Social, "list_tools") }
-
 // CallSocialTool executes a tool of social. The answer is [Returned].
 type CallSocialTool struct{ Invocation }
-
-// Subject returns the subject of the message.
-func (CallSocialTool) Subject() Subject { return request(Social, "call_tool") }
 
 // ToolProgress announces to the current subscribers that a call is still in progress.
 // It is published every 500 ms.
@@ -97,11 +73,6 @@ type ToolProgress struct {
 	ToolCallID string `json:"toolCallId"`
 	Text       string `json:"text,omitempty"` // the end of its output so far
 	Elapsed    int64  `json:"elapsedMs"`
-}
-
-// Subject returns the subject of the message.
-func (m ToolProgress) Subject() Subject {
-	return Subject{Owner: Loop, Class: Live, Name: "tool_progress", Version: 1, Key: m.Session, Keyed: true}
 }
 
 // Outputs is the object bucket that keeps what tools said where it is too long for
@@ -124,9 +95,6 @@ type GetOutput struct {
 	Offset int64  `json:"offset,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (GetOutput) Subject() Subject { return request(Loop, "get_output") }
-
 // OutputPart is a part of an output, whole letters of it.
 // It ends at the end of a UTF-8 character.
 type OutputPart struct {
@@ -134,3 +102,16 @@ type OutputPart struct {
 	Next int64  `json:"next,omitempty"` // offset of the next part; 0: this is the last one
 	Size int64  `json:"size"`           // of the complete output, in bytes
 }
+
+// The implementations of [Message] by the types of this file.
+
+func (ListTreasuryTools) Subject() Subject  { return request(Treasury, "list_tools") }
+func (CallTreasuryTool) Subject() Subject   { return request(Treasury, "call_tool") }
+func (ListHeartbeatTools) Subject() Subject { return request(Heartbeat, "list_tools") }
+func (CallHeartbeatTool) Subject() Subject  { return request(Heartbeat, "call_tool") }
+func (ListInferenceTools) Subject() Subject { return request(Inference, "list_tools") }
+func (CallInferenceTool) Subject() Subject  { return request(Inference, "call_tool") }
+func (ListSocialTools) Subject() Subject    { return request(Social, "list_tools") }
+func (CallSocialTool) Subject() Subject     { return request(Social, "call_tool") }
+func (m ToolProgress) Subject() Subject     { return keyed(Loop, Live, "tool_progress", m.Session) }
+func (GetOutput) Subject() Subject          { return request(Loop, "get_output") }

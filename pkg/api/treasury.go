@@ -13,9 +13,6 @@ type OpenAccount struct {
 	Agent string `json:"agent"`
 }
 
-// Subject returns the subject of the message.
-func (OpenAccount) Subject() Subject { return request(Treasury, "open_account") }
-
 // Account is an agent's account.
 type Account struct {
 	Agent   string `json:"agent"`
@@ -26,9 +23,6 @@ type Account struct {
 type GetBalance struct {
 	Agent string `json:"agent"`
 }
-
-// Subject returns the subject of the message.
-func (GetBalance) Subject() Subject { return request(Treasury, "get_balance") }
 
 // Balance holds the credits of an agent. Its balance is Available + Held, and its tier
 // is that of Available + Held, because held credits are not spent yet.
@@ -63,9 +57,6 @@ type Hold struct {
 	ExpiresAt int64  `json:"expiresAt"` // treasury releases the hold afterwards
 }
 
-// Subject returns the subject of the message.
-func (Hold) Subject() Subject { return request(Treasury, "hold") }
-
 // Settle transfers Amount of a hold to Payee and releases the rest. The answer is the
 // [HoldState]. Errors: NotFound, Conflict (released, expired, or settled with another
 // amount), Invalid (more than was held).
@@ -75,9 +66,6 @@ type Settle struct {
 	Payee  string `json:"payee"` // account that is paid, for example "provider:openai"
 	Memo   string `json:"memo,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (Settle) Subject() Subject { return request(Treasury, "settle") }
 
 // MaxSettlements is the limit of settlements in one [SettleMany].
 const MaxSettlements = 128
@@ -90,9 +78,6 @@ const MaxSettlements = 128
 type SettleMany struct {
 	Settlements []Settlement `json:"settlements"`
 }
-
-// Subject returns the subject of the message.
-func (SettleMany) Subject() Subject { return request(Treasury, "settle_many") }
 
 // Settlement is one member of a [SettleMany].
 type Settlement struct {
@@ -132,9 +117,6 @@ type Release struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (Release) Subject() Subject { return request(Treasury, "release") }
-
 // HoldStatus is the status of a hold.
 type HoldStatus string
 
@@ -165,9 +147,6 @@ type ListHolds struct {
 	Limit  int        `json:"limit,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (ListHolds) Subject() Subject { return request(Treasury, "list_holds") }
-
 // Holds is a list of holds.
 type Holds struct {
 	Holds []HoldState `json:"holds"`
@@ -183,9 +162,6 @@ type GetSpent struct {
 	Turn     string `json:"turnId"`
 	Category string `json:"category"`
 }
-
-// Subject returns the subject of the message.
-func (GetSpent) Subject() Subject { return request(Treasury, "get_spent") }
 
 // Spent is the amount paid for a turn. Paid may still increase while Held is not 0.
 type Spent struct {
@@ -205,9 +181,6 @@ type Deposit struct {
 	Memo   string `json:"memo,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (Deposit) Subject() Subject { return request(Treasury, "deposit") }
-
 // Transfer transfers credits from one agent to another. The answer is [Posted]. Errors:
 // as [Hold], and Invalid if both agents are the same.
 type Transfer struct {
@@ -218,9 +191,6 @@ type Transfer struct {
 	Memo   string `json:"memo,omitempty"`
 }
 
-// Subject returns the subject of the message.
-func (Transfer) Subject() Subject { return request(Treasury, "transfer") }
-
 // ListEntries requests [Entries]: the transactions on the agent's account (Agent "":
 // all) after sequence number After, in order; Limit 0 means 100.
 type ListEntries struct {
@@ -228,9 +198,6 @@ type ListEntries struct {
 	After int64  `json:"after,omitempty"`
 	Limit int    `json:"limit,omitempty"`
 }
-
-// Subject returns the subject of the message.
-func (ListEntries) Subject() Subject { return request(Treasury, "list_entries") }
 
 // Entries is a part of the ledger.
 type Entries struct {
@@ -241,9 +208,6 @@ type Entries struct {
 // VerifyLedger checks the complete ledger. The answer is a [LedgerReport], also if the
 // ledger has faults.
 type VerifyLedger struct{}
-
-// Subject returns the subject of the message.
-func (VerifyLedger) Subject() Subject { return request(Treasury, "verify_ledger") }
 
 // LedgerReport is the result of [VerifyLedger].
 type LedgerReport struct {
@@ -264,9 +228,6 @@ type SignMessage struct {
 	Content  string `json:"content"`
 	SignedAt string `json:"signedAt"` // ISO 8601, milliseconds, Z
 }
-
-// Subject returns the subject of the message.
-func (SignMessage) Subject() Subject { return request(Treasury, "sign_message") }
 
 // Signature is an EIP-191 signature.
 type Signature struct {
@@ -309,11 +270,6 @@ type PostedBatch struct {
 	Entries []Posted `json:"entries"` // all from First to Last, in order
 }
 
-// Subject returns the subject of the message.
-func (PostedBatch) Subject() Subject {
-	return Subject{Owner: Treasury, Class: Event, Name: "posted_batch", Version: 1}
-}
-
 // TierChanged is published when the tier of an agent has changed.
 type TierChanged struct {
 	Agent    string `json:"agent"`
@@ -324,5 +280,22 @@ type TierChanged struct {
 	At       int64  `json:"at"`
 }
 
-// Subject returns the subject of the message.
+// The implementations of [Message] by the types of this file.
+
+func (OpenAccount) Subject() Subject  { return request(Treasury, "open_account") }
+func (GetBalance) Subject() Subject   { return request(Treasury, "get_balance") }
+func (Hold) Subject() Subject         { return request(Treasury, "hold") }
+func (Settle) Subject() Subject       { return request(Treasury, "settle") }
+func (SettleMany) Subject() Subject   { return request(Treasury, "settle_many") }
+func (Release) Subject() Subject      { return request(Treasury, "release") }
+func (ListHolds) Subject() Subject    { return request(Treasury, "list_holds") }
+func (GetSpent) Subject() Subject     { return request(Treasury, "get_spent") }
+func (Deposit) Subject() Subject      { return request(Treasury, "deposit") }
+func (Transfer) Subject() Subject     { return request(Treasury, "transfer") }
+func (ListEntries) Subject() Subject  { return request(Treasury, "list_entries") }
+func (VerifyLedger) Subject() Subject { return request(Treasury, "verify_ledger") }
+func (SignMessage) Subject() Subject  { return request(Treasury, "sign_message") }
+func (PostedBatch) Subject() Subject {
+	return Subject{Owner: Treasury, Class: Event, Name: "posted_batch", Version: 1}
+}
 func (m TierChanged) Subject() Subject { return event(Treasury, "tier_changed", m.Agent) }

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -103,29 +104,23 @@ func VerifyGrant(token string, keys ...ed25519.PublicKey) (Grant, error) {
 		Code: Denied, Message: "the decision token is not signed by policy",
 		Next: "ask policy again; if it repeats, check that loop and policy share one installation",
 	}
-	head, sig, ok := strings.Cut(token, ".")
-	if !ok {
+	head, tail, _ := strings.Cut(token, ".")
+	signature, err := base64.RawURLEncoding.DecodeString(tail)
+	signed := func(k ed25519.PublicKey) bool {
+		return len(k) == ed25519.PublicKeySize && ed25519.Verify(k, []byte(head), signature)
+	}
+	if err != nil || !slices.ContainsFunc(keys, signed) {
 		return Grant{}, fault
 	}
-	raw, err := base64.RawURLEncoding.DecodeString(sig)
+	body, err := base64.RawURLEncoding.DecodeString(head)
 	if err != nil {
 		return Grant{}, fault
 	}
-	for _, k := range keys {
-		if len(k) != ed25519.PublicKeySize || !ed25519.Verify(k, []byte(head), raw) {
-			continue
-		}
-		body, err := base64.RawURLEncoding.DecodeString(head)
-		if err != nil {
-			return Grant{}, fault
-		}
-		var g Grant
-		if err := Decode(body, &g); err != nil {
-			return Grant{}, fault
-		}
-		return g, nil
+	var g Grant
+	if err := Decode(body, &g); err != nil {
+		return Grant{}, fault
 	}
-	return Grant{}, fault
+	return g, nil
 }
 
 // ArgsHash returns the SHA-256, in hex, of a tool call's arguments in canonical form:

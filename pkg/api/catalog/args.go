@@ -48,18 +48,10 @@ func (a Args) Has(name string) bool {
 }
 
 // String returns a text argument, or "" if it is absent.
-func (a Args) String(name string) string {
-	s, _ := a.m[name].(string)
-	return s
-}
+func (a Args) String(name string) string { return value(a, name, "") }
 
 // Float returns a number, or otherwise if it is absent.
-func (a Args) Float(name string, otherwise float64) float64 {
-	if f, ok := a.m[name].(float64); ok {
-		return f
-	}
-	return otherwise
-}
+func (a Args) Float(name string, otherwise float64) float64 { return value(a, name, otherwise) }
 
 // Int returns a whole number, or otherwise if it is absent.
 func (a Args) Int(name string, otherwise int64) int64 {
@@ -70,9 +62,11 @@ func (a Args) Int(name string, otherwise int64) int64 {
 }
 
 // Bool returns a boolean, or otherwise if it is absent.
-func (a Args) Bool(name string, otherwise bool) bool {
-	if b, ok := a.m[name].(bool); ok {
-		return b
+func (a Args) Bool(name string, otherwise bool) bool { return value(a, name, otherwise) }
+
+func value[T any](a Args, name string, otherwise T) T {
+	if v, ok := a.m[name].(T); ok {
+		return v
 	}
 	return otherwise
 }
