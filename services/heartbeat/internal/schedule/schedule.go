@@ -88,15 +88,13 @@ func validText(s string) bool {
 // Following returns the first time after now at which a cron expression of five fields
 // fires, in UTC. It returns an error for an expression that never fires.
 func Following(expr string, now time.Time) (time.Time, error) {
-	// The parser also accepts @every and time zones; a schedule has five fields in UTC,
+	// package cron also accepts @every and time zones; a schedule has five fields in UTC,
 	// so that it means the same on every machine.
-	if n := len(strings.Fields(expr)); n != 5 {
-		return time.Time{}, fmt.Errorf("cron %q has %d fields, wants 5: minute, hour, day of month, month, day of week", expr, n)
+	clean, err := api.ParseCron(expr)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("cron %q: %w", expr, err)
 	}
-	if strings.ContainsAny(expr, "@=") {
-		return time.Time{}, fmt.Errorf("cron %q: only the five fields are known, in UTC", expr)
-	}
-	schedule, err := cron.ParseStandard(expr)
+	schedule, err := cron.ParseStandard(clean)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("cron %q: %w", expr, err)
 	}

@@ -41,21 +41,22 @@ func TestCheckNamesEveryFault(t *testing.T) {
 		{Name: "twice", Cron: "* * * *"},
 		{Name: "range", Cron: "61 * * * *"},
 		{Name: "never", Cron: "0 0 30 2 *"},
+		{Name: "sunday", Cron: "0 0 * * 7"},
 		{Name: "zone", Cron: "TZ=Asia/Tokyo 0 0 * * *"},
 		{Name: "every", Cron: "@hourly"},
 		{Name: "chatty", Cron: "* * * * *", Reason: strings.Repeat("a", schedule.MaxText+1)},
 	}, day(8, 0, 0))
 	got := strings.Join(faults, "\n")
 	for _, want := range []string{
-		`"no agent"`, `"a b"`, "twice): the name is there twice", "twice): cron \"* * * *\" has 4 fields", "range): cron",
-		"never fires", "zone): cron", "every): cron", "chatty): reason",
+		`"no agent"`, `"a b"`, "twice): the name is there twice", "twice): cron \"* * * *\": has 4 fields", "range): cron",
+		"never fires", "zone): cron", "sunday): cron \"0 0 * * 7\": day of week: 7 is out of range 0 to 6", "every): cron", "chatty): reason",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %s\nwant a line with %s", got, want)
 		}
 	}
-	if len(faults) != 9 {
-		t.Errorf("got %d faults, want 9:\n%s", len(faults), got)
+	if len(faults) != 10 {
+		t.Errorf("got %d faults, want 10:\n%s", len(faults), got)
 	}
 	if _, faults := schedule.Check("lucky", make([]schedule.Entry, schedule.MaxEntries+1), day(8, 0, 0)); len(faults) != 1 {
 		t.Errorf("too many entries: got %v", faults)

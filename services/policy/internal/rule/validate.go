@@ -4,8 +4,9 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // The validators check properties of arguments that a schema cannot express, before the
@@ -154,63 +155,21 @@ func webAddress(s string, schemes ...string) bool {
 	return err == nil && slices.Contains(schemes, u.Scheme) && u.Hostname() != "" && u.User == nil && u.Opaque == ""
 }
 
-// cronExpression checks the schedule of the heartbeat: five fields of numbers within
-// their ranges.
+// cronExpression checks the schedule of the heartbeat.
 func cronExpression() Rule {
 	return Rule{
 		ID: "validate.cron_expression", Priority: 100,
 		Applies: Selector{Tools: []string{"modify_heartbeat"}},
-		Does:    "refuses a schedule that is not five cron fields of numbers, * , - and / within their ranges",
+		Does:    "refuses a schedule that is not five cron fields of numbers and names, * ? , - and / within their ranges",
 		Codes:   []Code{ValidationFailed},
-		Data:    cronRanges,
 		Check: func(c *Call) (*Finding, error) {
-			if expr := strings.TrimSpace(c.Values.String("schedule")); expr != "" && !cron(expr) {
-				return deny(ValidationFailed, "schedule must be five cron fields in UTC: minute, hour, day, month, weekday, as in 0 */2 * * *"), nil
+			expr := c.Values.String("schedule")
+			if _, err := api.ParseCron(expr); err != nil && strings.TrimSpace(expr) != "" {
+				return deny(ValidationFailed, "schedule must be five cron fields in UTC: minute, hour, day, month, weekday (Sunday is 0), as in 0 */2 * * *"), nil
 			}
 			return nil, nil
 		},
 	}
-}
-
-// cronRanges are the ranges of the fields, as in crontab(5).
-var cronRanges = [5][2]int{{0, 59}, {0, 23}, {1, 31}, {1, 12}, {0, 7}}
-
-func cron(expr string) bool {
-	fields := strings.Fields(expr)
-	if len(fields) != len(cronRanges) {
-		return false
-	}
-	for i, field := range fields {
-		for item := range strings.SplitSeq(field, ",") {
-			if !cronItem(item, cronRanges[i][0], cronRanges[i][1]) {
-				return false
-			}
-		}
-	}
-	return true
-}
-
-// cronItem reports whether item is *, 5 or 1-5, optionally with a step.
-func cronItem(item string, low, high int) bool {
-	item, step, stepped := strings.Cut(item, "/")
-	if n, ok := number(step); stepped && (!ok || n < 1 || n > high) {
-		return false
-	}
-	if item == "*" {
-		return true
-	}
-	first, last, ranged := strings.Cut(item, "-")
-	from, ok := number(first)
-	to := from
-	if ok && ranged {
-		to, ok = number(last)
-	}
-	return ok && from >= low && to <= high && from <= to
-}
-
-func number(s string) (int, bool) {
-	n, err := strconv.Atoi(s)
-	return n, err == nil && only(s, digits)
 }
 
 // shellFields are the arguments that may reach a command line (docs/reference/policy.md,
