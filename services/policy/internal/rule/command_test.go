@@ -32,7 +32,7 @@ func TestForbidden(t *testing.T) {
 		"git checkout -- src/agent/policy-rules/financial.ts", "rm -rf \\\n~/.automaton", "DELETE FROM policy_decisions",
 		// quoting
 		`r\m -rf /`, `'rm' -rf /`, `"r"m -r -f "/"`, `/bin/rm -rf /`, `$'\x72\155' -rf /`, `RM -rf /`, `cat .e""nv`, `cat .e'n'v`, `cat \.env`,
-		`cat $'.env\0junk'`, "cat ${HOME}/.ssh/id_rsa", `cat "$HOME"/.ssh/id_rsa`, "cat wal{let,lets}.json", "cat w[a]llet.json", "cat .en?", "cat ?allet.json",
+		`cat $'.env\0junk'`, `cat $'.env\400junk'`, `cat $'.env\c@junk'`, `$'rm\400x' -rf /`, `$'rm\c@x' -rf /`, "cat ${HOME}/.ssh/id_rsa", `cat "$HOME"/.ssh/id_rsa`, "cat wal{let,lets}.json", "cat w[a]llet.json", "cat .en?", "cat ?allet.json",
 		"cat ~/.s*/id_*", "cat ./././.env", "cat src/../.env", "cat Wallet.JSON", "cat /etc/shadow", "cat /*/shadow", "cat /proc/self/environ",
 		"cat /proc/1/environ", "cat /pro?/self/environ", "cat -- .env", "grep . .env", "grep -f .env x", "grep --file=.env x", "tar czf x.tgz ~/.ssh",
 		"scp2 host:.env .", "git show HEAD:.env", "cat <.env", "while read l; do echo $l; done < .env", "source .env", ". ./.env", "cd ~/.ssh; cat x",

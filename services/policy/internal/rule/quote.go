@@ -5,20 +5,10 @@ import (
 	"strings"
 )
 
+var escaper = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`)
+
 // escape escapes the special characters of path.Match.
-func escape(s string) string {
-	if !strings.ContainsAny(s, `\*?[`) {
-		return s
-	}
-	var b strings.Builder
-	for i := range len(s) {
-		if strings.IndexByte(`\*?[`, s[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
+func escape(s string) string { return escaper.Replace(s) }
 
 func unescape(s string) string {
 	if !strings.Contains(s, `\`) {
@@ -72,6 +62,11 @@ func ansi(v string) string {
 			most = 4
 		case 'U':
 			most = 8
+		case 'c': // the control character of the next character, the zero byte for @
+			if i++; i == len(v) || v[i]&0x1f == 0 {
+				return b.String()
+			}
+			b.WriteByte(v[i] & 0x1f)
 		case '0', '1', '2', '3', '4', '5', '6', '7':
 			base, most = 8, 3
 			i--
@@ -84,12 +79,12 @@ func ansi(v string) string {
 		}
 		if digits > 0 {
 			n, _ := strconv.ParseInt(v[i+1:i+1+digits], base, 64)
-			if n == 0 {
+			switch {
+			case n == 0, most <= 3 && byte(n) == 0:
 				return b.String() // the shell ends the string at a zero byte
-			}
-			if most > 3 {
+			case most > 3:
 				b.WriteRune(rune(n))
-			} else {
+			default:
 				b.WriteByte(byte(n))
 			}
 			i += digits
