@@ -1,8 +1,7 @@
 package rule
 
 import (
-	"maps"
-	"slices"
+	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
@@ -29,46 +28,27 @@ func toolNeeds() map[string]int {
 	return needs
 }
 
-// minimum denies a tool if the authority of the turn is below the tool's minimum.
-func minimum() Rule {
-	needs := toolNeeds()
-	return Rule{
-		ID: "authority.minimum", Priority: 400,
-		Applies: Selector{Tools: slices.Sorted(maps.Keys(needs))},
-		Does:    "refuses a tool when the least trusted input of the turn has less authority than the tool needs: 40 for messages, 50 for what runs programs, reaches the network or changes how the agent lives",
-		Codes:   []Code{AuthorityTooLow},
-		Data:    needs,
-		Check: func(c *Call) (*Finding, error) {
-			if need := needs[c.Tool]; c.Authority < need {
-				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
-					c.Tool, need, c.Authority, kindOf(c.By)), nil
-			}
-			return nil, nil
-		},
+// tooLow denies a call if the authority of the turn is below need.
+func tooLow(c *Call, need int) string {
+	if c.Authority >= need {
+		return ""
 	}
+	return fmt.Sprintf("%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
+		c.Tool, need, c.Authority, kindOf(c.By))
 }
 
 // dangerous denies tools of risk dangerous below authority 60, and below 80 if they move
 // money.
-func dangerous() Rule {
-	return Rule{
-		ID: "authority.external_tool_restriction", Priority: 400,
-		Applies: Selector{Risks: []catalog.Risk{catalog.Dangerous}},
-		Does:    "refuses a dangerous tool when the turn's authority is below 60, or below 80 if it moves money",
-		Codes:   []Code{ExternalDangerous},
-		Data:    []int{dangerousNeeds, moneyNeeds},
-		Check: func(c *Call) (*Finding, error) {
-			need := dangerousNeeds
-			if c.Spec.Spends {
-				need = moneyNeeds
-			}
-			if c.Authority < need {
-				return deny(ExternalDangerous, "%s is dangerous and needs authority %d, this turn has %d; do it in a turn of your own, or ask the creator",
-					c.Tool, need, c.Authority), nil
-			}
-			return nil, nil
-		},
+func dangerous(c *Call) string {
+	need := dangerousNeeds
+	if c.Spec.Spends {
+		need = moneyNeeds
 	}
+	if c.Authority >= need {
+		return ""
+	}
+	return fmt.Sprintf("%s is dangerous and needs authority %d, this turn has %d; do it in a turn of your own, or ask the creator",
+		c.Tool, need, c.Authority)
 }
 
 // spending requires the creator's approval for a tool that moves money when the authority
@@ -94,27 +74,18 @@ func spending() Rule {
 // little authority. path.protected_files denies most of these names at any authority and
 // is evaluated first. Heartbeat turns may write MEMORY.md because they contain no text of
 // other agents; peers may not, because every later prompt contains it.
-func selfModification(g *protectedPaths) Rule {
-	return Rule{
-		ID: "authority.self_mod_from_external", Priority: 400,
-		Applies: Selector{Tools: writers},
-		Does:    "refuses writes to the agent's definition, soul, constitution, skills, schedule and guards below authority 80, and to MEMORY.md below 50",
-		Codes:   []Code{ExternalSelfMod},
-		Data:    []*list{g.Self, g.Notes},
-		Check: func(c *Call) (*Finding, error) {
-			loc := locate(c.Workspace, c.Workspace, c.Values.String("path"))
-			for _, level := range []struct {
-				names *list
-				needs int
-			}{{g.Self, api.Self.Authority()}, {g.Notes, api.HeartbeatKind.Authority()}} {
-				if e := level.names.match(loc); e != "" && c.Authority < level.needs {
-					return deny(ExternalSelfMod, "%s shapes the agent and needs authority %d, this turn has %d; note what you wanted to change and do it in a turn of your own",
-						e, level.needs, c.Authority), nil
-				}
-			}
-			return nil, nil
-		},
+func (g *protectedPaths) selfModification(c *Call) string {
+	loc := c.location()
+	for _, level := range []struct {
+		names *list
+		needs int
+	}{{g.Self, api.Self.Authority()}, {g.Notes, api.HeartbeatKind.Authority()}} {
+		if e := level.names.match(loc); e != "" && c.Authority < level.needs {
+			return fmt.Sprintf("%s shapes the agent and needs authority %d, this turn has %d; note what you wanted to change and do it in a turn of your own",
+				e, level.needs, c.Authority)
+		}
 	}
+	return ""
 }
 
 // kindOf returns the kind of a principal as messages show it.

@@ -17,12 +17,10 @@ func braces(parts []syntax.WordPart) [][]syntax.WordPart {
 }
 
 func hasBrace(parts []syntax.WordPart) bool {
-	for _, p := range parts {
-		if lit, ok := p.(*syntax.Lit); ok && strings.Contains(lit.Value, "{") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(p syntax.WordPart) bool {
+		lit, ok := p.(*syntax.Lit)
+		return ok && strings.Contains(lit.Value, "{")
+	})
 }
 
 // combine returns the product of brace expansions. If there are too many, or for a range,

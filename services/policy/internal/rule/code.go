@@ -10,12 +10,12 @@ import (
 
 // language returns the interpreter that a command starts, without its version: python for
 // python3.12.
-func language(name string) (string, bool) {
+func language(name string) string {
 	trimmed := strings.TrimRight(name, "0123456789.")
 	if trimmed == "rscript" {
-		trimmed = "Rscript"
+		return "Rscript"
 	}
-	return trimmed, trimmed != ""
+	return trimmed
 }
 
 // interpreter judges code given on the command line or in a here-document.

@@ -93,10 +93,9 @@ func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 	if _, ok := s.tables.Databases[name]; ok {
 		return s.database(name, args, stmt)
 	}
-	if lang, ok := language(name); ok {
-		if codeOptions, ok := s.tables.Languages[lang]; ok {
-			return s.interpreter(lang, strings.Fields(codeOptions), args, stmt)
-		}
+	lang := language(name)
+	if codeOptions, ok := s.tables.Languages[lang]; ok {
+		return s.interpreter(lang, strings.Fields(codeOptions), args, stmt)
 	}
 	switch name {
 	case "source", ".":

@@ -37,20 +37,6 @@ type Engine struct {
 // limit. The caller of Evaluate counts the earlier calls in this window.
 func (e *Engine) Window(tool string) time.Duration { return limits()[tool].Window }
 
-// Standard returns the engine with all rules over the complete catalogue.
-func Standard() (*Engine, error) {
-	g := newProtectedPaths()
-	return New(catalog.ByName(),
-		slices.Concat([]Rule{
-			granted(),
-			packageName(), skillName(), gitHash(), cronExpression(), addressFormat(), gitAddress(),
-			protectedFiles(g), readSensitive(g), traversal(),
-			shellInjection(), command(newShell(g)), networkGranted(),
-			minimum(), mcpAuthority(), dangerous(), selfModification(g), spending(),
-		}, rates())...,
-	)
-}
-
 // New returns an engine with the given rules. They are evaluated by ascending priority,
 // rules of equal priority in the given order. A rule without ID or Check, or a repeated
 // ID, is an error.

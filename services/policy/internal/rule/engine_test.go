@@ -88,7 +88,7 @@ func TestEngine(t *testing.T) {
 // vectors), for the rule alone: a dangerous tool needs authority 60.
 func TestDangerousTools(t *testing.T) {
 	t.Parallel()
-	b, err := rule.New(map[string]catalog.Tool{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.DangerousForTest())
+	b, err := rule.New(map[string]catalog.Tool{"spawn_child": {Name: "spawn_child", Risk: catalog.Dangerous}}, rule.StandardForTest("authority.external_tool_restriction"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestDangerousTools(t *testing.T) {
 // first.
 func TestSelfModification(t *testing.T) {
 	t.Parallel()
-	b, err := rule.New(catalog.ByName(), rule.SelfModificationForTest())
+	b, err := rule.New(catalog.ByName(), rule.StandardForTest("authority.self_mod_from_external"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,9 +68,6 @@ func (s *scope) fields(w *syntax.Word) []word {
 // text expands a word that is not split into fields: an assigned value, the target of a
 // redirection or, if quoted, a here-document.
 func (s *scope) text(w *syntax.Word, quoted bool) []string {
-	if w == nil {
-		return []string{""}
-	}
 	values := s.patterns(w, quoted)
 	for i, v := range values {
 		values[i] = unescape(v)

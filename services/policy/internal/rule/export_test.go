@@ -1,9 +1,10 @@
 package rule
 
-// DangerousForTest returns the rule authority.external_tool_restriction, so that a test
-// can evaluate it without the rules of higher priority.
-func DangerousForTest() Rule { return dangerous() }
+import "slices"
 
-// SelfModificationForTest returns the rule authority.self_mod_from_external; see
-// [DangerousForTest].
-func SelfModificationForTest() Rule { return selfModification(newProtectedPaths()) }
+// StandardForTest returns a rule of [Standard], so that a test can evaluate it without
+// the rules of higher priority.
+func StandardForTest(id string) Rule {
+	all := standard()
+	return all[slices.IndexFunc(all, func(r Rule) bool { return r.ID == id })]
+}

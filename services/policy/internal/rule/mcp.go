@@ -35,20 +35,9 @@ func parse(t catalog.Tool, args json.RawMessage) (catalog.Args, error) {
 
 // mcpAuthority requires for tools of MCP servers the authority that exec needs: they
 // run outside the process and their effects are unknown.
-func mcpAuthority() Rule {
-	need := api.HeartbeatKind.Authority()
-	return Rule{
-		ID: "authority.mcp", Priority: 400,
-		Applies: Selector{Categories: []catalog.Category{catalog.Conway}},
-		Does:    "refuses a tool of an MCP server (mcp_…) when the turn's authority is below 50",
-		Codes:   []Code{AuthorityTooLow},
-		Data:    need,
-		Check: func(c *Call) (*Finding, error) {
-			if _, ok := mcpTool(c.Tool); ok && c.Authority < need {
-				return deny(AuthorityTooLow, "%s needs authority %d and this turn has %d because it read %s input; do it in a turn of your own, or ask the creator",
-					c.Tool, need, c.Authority, kindOf(c.By)), nil
-			}
-			return nil, nil
-		},
+func mcpAuthority(c *Call) string {
+	if _, ok := mcpTool(c.Tool); !ok {
+		return ""
 	}
+	return tooLow(c, api.HeartbeatKind.Authority())
 }

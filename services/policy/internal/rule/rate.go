@@ -62,32 +62,17 @@ func rates() []Rule {
 }
 
 // granted denies tools that the agent's definition does not grant.
-func granted() Rule {
-	return Rule{
-		ID: "definition.granted_tools", Priority: 50,
-		Does:  "refuses a tool that the agent's definition does not grant",
-		Codes: []Code{ToolNotGranted},
-		Check: func(c *Call) (*Finding, error) {
-			if api.Grants(c.Tools, c.Tool) {
-				return nil, nil
-			}
-			return deny(ToolNotGranted, "%s is not among the tools of this agent's definition; go on without it, or ask the creator to add it to AGENT.md", c.Tool), nil
-		},
+func granted(c *Call) string {
+	if api.Grants(c.Tools, c.Tool) {
+		return ""
 	}
+	return c.Tool + " is not among the tools of this agent's definition; go on without it, or ask the creator to add it to AGENT.md"
 }
 
 // networkGranted denies tools that need the network if the agent's sandbox has none.
-func networkGranted() Rule {
-	return Rule{
-		ID: "network.granted", Priority: 300,
-		Applies: Selector{Tools: []string{"git_clone", "git_push", "install_npm_package"}},
-		Does:    "refuses a tool that needs the network to an agent whose sandbox has none",
-		Codes:   []Code{NetworkDenied},
-		Check: func(c *Call) (*Finding, error) {
-			if !c.Network {
-				return deny(NetworkDenied, "%s needs the network and this agent's sandbox has none; ask the creator to grant it", c.Tool), nil
-			}
-			return nil, nil
-		},
+func networkGranted(c *Call) string {
+	if c.Network {
+		return ""
 	}
+	return c.Tool + " needs the network and this agent's sandbox has none; ask the creator to grant it"
 }

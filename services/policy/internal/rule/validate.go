@@ -1,7 +1,6 @@
 package rule
 
 import (
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -23,26 +22,15 @@ func only(s, alphabet string) bool { return s != "" && strings.Trim(s, alphabet)
 // packageName checks names of packages. A name that begins with "-" would be an option of
 // the installer, and one with ".." a file outside. An MCP server is a URL, or a program
 // with plain arguments, which is started without a shell.
-func packageName() Rule {
-	return Rule{
-		ID: "validate.package_name", Priority: 100,
-		Applies: Selector{Tools: []string{"install_npm_package", "install_mcp_server"}},
-		Does:    "refuses the name of a package that is not made of letters, digits and @ . _ / -, begins with - or holds ..; an MCP server is an address, or a program with arguments of these and : = + ,",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			name := c.Values.String("package")
-			if c.Tool == "install_mcp_server" {
-				if webAddress(name, "https", "http") || plainCommand(name) {
-					return nil, nil
-				}
-				return deny(ValidationFailed, "package must be an address, or a program with plain arguments like npx -y some-server; other arguments go into config"), nil
-			}
-			if !only(name, letters+digits+"@._/-") || name[0] == '-' || leaves(name) {
-				return deny(ValidationFailed, "package must be a name like express or @scope/name"), nil
-			}
-			return nil, nil
-		},
+func packageName(c *Call) string {
+	name := c.Values.String("package")
+	switch {
+	case c.Tool == "install_mcp_server" && !webAddress(name, "https", "http") && !plainCommand(name):
+		return "package must be an address, or a program with plain arguments like npx -y some-server; other arguments go into config"
+	case c.Tool != "install_mcp_server" && (!only(name, letters+digits+"@._/-") || name[0] == '-' || leaves(name)):
+		return "package must be a name like express or @scope/name"
 	}
+	return ""
 }
 
 // leaves reports whether a path has an element "..".
@@ -66,79 +54,45 @@ func plainCommand(s string) bool {
 }
 
 // skillName checks names of skills, which are used as names of folders.
-func skillName() Rule {
-	return Rule{
-		ID: "validate.skill_name", Priority: 100,
-		Applies: Selector{Tools: []string{"install_skill", "create_skill", "remove_skill"}},
-		Does:    "refuses the name of a skill that is not made of letters, digits and -",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			if !only(c.Values.String("name"), letters+digits+"-") {
-				return deny(ValidationFailed, "the name of a skill is made of letters, digits and -"), nil
-			}
-			return nil, nil
-		},
+func skillName(c *Call) string {
+	if only(c.Values.String("name"), letters+digits+"-") {
+		return ""
 	}
+	return "the name of a skill is made of letters, digits and -"
 }
 
-func gitHash() Rule {
-	return Rule{
-		ID: "validate.git_hash", Priority: 100,
-		Applies: Selector{Tools: []string{"pull_upstream"}},
-		Does:    "refuses a commit that is not 7 to 40 lower-case hex digits",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			if hash := c.Values.String("commit"); c.Values.Has("commit") && (!only(hash, digits+"abcdef") || len(hash) < 7 || len(hash) > 40) {
-				return deny(ValidationFailed, "commit must be 7 to 40 lower-case hex digits; leave it out to take everything"), nil
-			}
-			return nil, nil
-		},
+func gitHash(c *Call) string {
+	hash := c.Values.String("commit")
+	if !c.Values.Has("commit") || only(hash, digits+"abcdef") && len(hash) >= 7 && len(hash) <= 40 {
+		return ""
 	}
+	return "commit must be 7 to 40 lower-case hex digits; leave it out to take everything"
 }
 
 // addressFormat checks the recipient of a message or of money.
-func addressFormat() Rule {
-	return Rule{
-		ID: "validate.address_format", Priority: 100,
-		Applies: Selector{Tools: []string{"send_message", "transfer_credits", "check_reputation"}},
-		Does:    "refuses an address that is not 0x and 40 hex digits",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			for _, name := range []string{"to_address", "agent_address"} {
-				if !c.Values.Has(name) {
-					continue
-				}
-				hex, ok := strings.CutPrefix(c.Values.String(name), "0x")
-				if !ok || len(hex) != 40 || !only(hex, digits+"abcdefABCDEF") {
-					return deny(ValidationFailed, "%s must be 0x and 40 hex digits; look the agent's address up", name), nil
-				}
-			}
-			return nil, nil
-		},
+func addressFormat(c *Call) string {
+	for _, name := range []string{"to_address", "agent_address"} {
+		hex, ok := strings.CutPrefix(c.Values.String(name), "0x")
+		if c.Values.Has(name) && (!ok || len(hex) != 40 || !only(hex, digits+"abcdefABCDEF")) {
+			return name + " must be 0x and 40 hex digits; look the agent's address up"
+		}
 	}
+	return ""
 }
 
 // gitAddress checks URLs and names of git. A URL must be https and have no user or
 // password, because arguments are stored and shown. Names of remotes and branches must be
 // valid for git and must not begin with "-".
-func gitAddress() Rule {
-	return Rule{
-		ID: "validate.git_address", Priority: 100,
-		Applies: Selector{Tools: []string{"git_clone", "git_push", "git_branch"}},
-		Does:    "refuses a git address that is not https or holds a password, and names of remotes and branches that git would not take",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			if c.Tool == "git_clone" && !webAddress(c.Values.String("url"), "https") {
-				return deny(ValidationFailed, "url must be an https address without a user name or password"), nil
-			}
-			for _, name := range []string{"remote", "branch", "branch_name"} {
-				if v := c.Values.String(name); v != "" && !refName(v) {
-					return deny(ValidationFailed, "%s is not a name that git takes", name), nil
-				}
-			}
-			return nil, nil
-		},
+func gitAddress(c *Call) string {
+	if c.Tool == "git_clone" && !webAddress(c.Values.String("url"), "https") {
+		return "url must be an https address without a user name or password"
 	}
+	for _, name := range []string{"remote", "branch", "branch_name"} {
+		if v := c.Values.String(name); v != "" && !refName(v) {
+			return name + " is not a name that git takes"
+		}
+	}
+	return ""
 }
 
 // refName reports whether s is a valid branch name, by a stricter version of
@@ -156,20 +110,12 @@ func webAddress(s string, schemes ...string) bool {
 }
 
 // cronExpression checks the schedule of the heartbeat.
-func cronExpression() Rule {
-	return Rule{
-		ID: "validate.cron_expression", Priority: 100,
-		Applies: Selector{Tools: []string{"modify_heartbeat"}},
-		Does:    "refuses a schedule that is not five cron fields of numbers and names, * ? , - and / within their ranges",
-		Codes:   []Code{ValidationFailed},
-		Check: func(c *Call) (*Finding, error) {
-			expr := c.Values.String("schedule")
-			if _, err := api.ParseCron(expr); err != nil && strings.TrimSpace(expr) != "" {
-				return deny(ValidationFailed, "schedule must be five cron fields in UTC: minute, hour, day, month, weekday (Sunday is 0), as in 0 */2 * * *"), nil
-			}
-			return nil, nil
-		},
+func cronExpression(c *Call) string {
+	expr := c.Values.String("schedule")
+	if _, err := api.ParseCron(expr); err == nil || strings.TrimSpace(expr) == "" {
+		return ""
 	}
+	return "schedule must be five cron fields in UTC: minute, hour, day, month, weekday (Sunday is 0), as in 0 */2 * * *"
 }
 
 // shellFields are the arguments that may reach a command line (docs/reference/policy.md,
@@ -186,25 +132,16 @@ var shellFields = map[string][]string{
 
 // shellInjection checks shellFields again, so that an executor that does not quote them
 // correctly runs no foreign command.
-func shellInjection() Rule {
-	return Rule{
-		ID: "command.shell_injection", Priority: 300,
-		Applies: Selector{Tools: slices.Sorted(maps.Keys(shellFields))},
-		Does:    "refuses shell metacharacters in names, packages, commits and addresses",
-		Codes:   []Code{ShellInjection},
-		Data:    shellFields,
-		Check: func(c *Call) (*Finding, error) {
-			for _, name := range shellFields[c.Tool] {
-				meta := ";|&$`\n(){}<>"
-				v := c.Values.String(name)
-				if webAddress(v, "https", "http") {
-					meta = ";|$`\n(){}<>"
-				}
-				if strings.ContainsAny(v, meta) {
-					return deny(ShellInjection, "%s holds characters that mean something to a shell; write it without", name), nil
-				}
-			}
-			return nil, nil
-		},
+func shellInjection(c *Call) string {
+	for _, name := range shellFields[c.Tool] {
+		meta := ";|&$`\n(){}<>"
+		v := c.Values.String(name)
+		if webAddress(v, "https", "http") {
+			meta = ";|$`\n(){}<>"
+		}
+		if strings.ContainsAny(v, meta) {
+			return name + " holds characters that mean something to a shell; write it without"
+		}
 	}
+	return ""
 }

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -33,12 +34,8 @@ func (v variables) add(name string, values ...string) {
 // suffixes of such names.
 func secretVariable(name string) bool {
 	name = strings.ToUpper(name)
-	for _, end := range []string{"_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "APIKEY", "MNEMONIC"} {
-		if strings.HasSuffix(name, end) {
-			return true
-		}
-	}
-	return false
+	endings := []string{"_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_CREDENTIALS", "APIKEY", "MNEMONIC"}
+	return slices.ContainsFunc(endings, func(end string) bool { return strings.HasSuffix(name, end) })
 }
 
 // collect records all values that the script assigns to variables. It does not follow
