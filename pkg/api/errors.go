@@ -81,19 +81,11 @@ func CodeOf(err error) Code {
 	if err == nil {
 		return ""
 	}
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Code
-	}
-	return Internal
+	return Wire(err).Code
 }
 
 // ReasonOf returns the reason of err, or "" if it has none.
-func ReasonOf(err error) string {
-	if e, ok := errors.AsType[*Error](err); ok {
-		return e.Reason
-	}
-	return ""
-}
+func ReasonOf(err error) string { return Wire(err).Reason }
 
 // Wire returns err as it may leave the process: the [Error] that it wraps, or else an
 // Internal error without the text of err, which belongs in the log.

@@ -16,6 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
@@ -181,21 +182,15 @@ const announceWithin = time.Second
 // announced reports whether an agent is known. It waits for the first event of an agent,
 // because the absence of an agent that was just applied proves nothing (ADR 11).
 func (h *handlers) announced(ctx context.Context, agent string) (bool, error) {
-	late := time.NewTimer(announceWithin)
-	defer late.Stop()
-	again := time.NewTicker(20 * time.Millisecond)
-	defer again.Stop()
+	limited, cancel := context.WithTimeout(ctx, announceWithin)
+	defer cancel()
 	for {
 		known, err := h.store.HasAgent(ctx, agent)
 		if known || err != nil {
 			return known, err
 		}
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-late.C:
-			return false, nil
-		case <-again.C:
+		if wait.For(limited, 20*time.Millisecond) != nil {
+			return false, ctx.Err() // no error if only the limit has passed
 		}
 	}
 }

@@ -2,6 +2,7 @@ package heartbeat
 
 import (
 	"context"
+	"errors"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -14,17 +15,15 @@ type instruments struct {
 	late  metric.Float64Histogram
 }
 
-func newInstruments(p metric.MeterProvider) (t instruments, err error) {
+func newInstruments(p metric.MeterProvider) (t instruments, _ error) {
 	m := p.Meter("github.com/anima-run/anima/services/heartbeat")
-	t.wakes, err = m.Int64Counter("anima.heartbeat.wakes", metric.WithUnit("{wake}"),
+	var errs [2]error
+	t.wakes, errs[0] = m.Int64Counter("anima.heartbeat.wakes", metric.WithUnit("{wake}"),
 		metric.WithDescription("Wakes requested, by origin: cron, alarm, inbox, goal or creator; stale alarms wake no agent."))
-	if err != nil {
-		return t, err
-	}
-	t.late, err = m.Float64Histogram("anima.heartbeat.lateness", metric.WithUnit("s"),
+	t.late, errs[1] = m.Float64Histogram("anima.heartbeat.lateness", metric.WithUnit("s"),
 		metric.WithDescription("Delay from the due time of an entry to its wake."),
 		metric.WithExplicitBucketBoundaries(.001, .002, .005, .01, .02, .05, .1, .25, 1, 5, 30, 300, 3600))
-	return t, err
+	return t, errors.Join(errs[:]...)
 }
 
 func (t instruments) wake(ctx context.Context, source string) {

@@ -83,32 +83,36 @@ func signingKey(env *host.Env, given string) (ed25519.PrivateKey, error) {
 	file := filepath.Join(dir, "signing.key")
 	data, err := config.ReadSecretFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, key, err := ed25519.GenerateKey(nil)
-		if err != nil {
-			return nil, fmt.Errorf("signing key: %w", err)
+		if err = makeKey(dir, file); err == nil {
+			data, err = config.ReadSecretFile(file)
 		}
-		// Link fails if the file exists, so replicas that share a folder agree on the
-		// first key.
-		tmp, err := os.CreateTemp(dir, ".key-*")
-		if err != nil {
-			return nil, fmt.Errorf("signing key: %w", err)
-		}
-		defer func() { _ = os.Remove(tmp.Name()) }() // the file is linked, or unusable
-		_, err = tmp.WriteString(hex.EncodeToString(key.Seed()) + "\n")
-		if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-			return nil, fmt.Errorf("signing key: %w", err)
-		}
-		if err := os.Link(tmp.Name(), file); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("signing key: %w", err)
-		}
-		data, err = config.ReadSecretFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("signing key: %w", err)
-		}
-	} else if err != nil {
+	}
+	if err != nil {
 		return nil, fmt.Errorf("signing key: %w", err)
 	}
 	return keyOf(strings.TrimSpace(string(data)), file)
+}
+
+// makeKey stores a new key in file, which is in dir. It changes nothing if the file
+// exists, so replicas that share a folder agree on the first key.
+func makeKey(dir, file string) error {
+	_, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.CreateTemp(dir, ".key-*")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }() // the file is linked, or unusable
+	_, err = tmp.WriteString(hex.EncodeToString(key.Seed()) + "\n")
+	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(tmp.Name(), file); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 func keyOf(text, where string) (ed25519.PrivateKey, error) {

@@ -2,7 +2,7 @@ package policy
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -22,12 +22,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	var errs [2]error
 	t.decisions, errs[0] = m.Int64Counter("anima.policy.decisions", metric.WithDescription("Decisions by action and code"))
 	t.duration, errs[1] = m.Float64Histogram("anima.policy.evaluation.duration", metric.WithUnit("s"), metric.WithDescription("Duration of the evaluation of rules, without I/O"))
-	for _, err := range errs {
-		if err != nil {
-			return nil, fmt.Errorf("instrument: %w", err)
-		}
-	}
-	return &t, nil
+	return &t, errors.Join(errs[:]...)
 }
 
 func (t *instruments) decided(ctx context.Context, action api.Action, code string, d time.Duration) {

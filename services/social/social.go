@@ -15,6 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/social/internal/inbox"
 	"github.com/anima-run/anima/services/social/internal/sqlstore"
 )
@@ -65,18 +66,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
-// tidy deletes old messages every hour until ctx ends.
+// tidy deletes old messages now and every hour until ctx ends.
 func tidy(ctx context.Context, store inbox.Store, keep time.Duration, now func() time.Time, log *slog.Logger) error {
-	t := time.NewTicker(time.Hour)
-	defer t.Stop()
-	for {
+	prune := func() {
 		if err := store.Prune(ctx, now().Add(-keep)); err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "old messages not deleted", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-t.C:
-		}
 	}
+	prune()
+	wait.Every(ctx, time.Hour, prune)
+	return nil
 }

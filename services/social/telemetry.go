@@ -2,6 +2,7 @@ package social
 
 import (
 	"context"
+	"errors"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -12,16 +13,14 @@ type instruments struct {
 	claimed  metric.Int64Counter
 }
 
-func newInstruments(p metric.MeterProvider) (t instruments, err error) {
+func newInstruments(p metric.MeterProvider) (t instruments, _ error) {
 	m := p.Meter("github.com/anima-run/anima/services/social")
-	t.messages, err = m.Int64Counter("anima.social.messages", metric.WithUnit("{message}"),
+	var errs [2]error
+	t.messages, errs[0] = m.Int64Counter("anima.social.messages", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages received, by outcome: received, duplicate or refused."))
-	if err != nil {
-		return t, err
-	}
-	t.claimed, err = m.Int64Counter("anima.social.claimed", metric.WithUnit("{message}"),
+	t.claimed, errs[1] = m.Int64Counter("anima.social.claimed", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages claimed by runs, including repeated claims."))
-	return t, err
+	return t, errors.Join(errs[:]...)
 }
 
 func (t instruments) received(ctx context.Context, outcome string) {

@@ -220,22 +220,21 @@ func (c *checker) take(expected string) bool {
 	return true
 }
 
-func (c *checker) messages() bool {
-	if !c.take("[") {
-		return false
-	}
-	for {
-		if !c.message() {
-			return false
-		}
+// list reads one or more elements of a list and its end.
+func (c *checker) list(element func() bool) bool {
+	for element() {
 		if c.take("]") {
-			break
+			return true
 		}
 		if !c.take(",") {
 			return false
 		}
 	}
-	return c.users > 0 && c.open == 0 && (c.before == User || c.before == ToolRole)
+	return false
+}
+
+func (c *checker) messages() bool {
+	return c.take("[") && c.list(c.message) && c.users > 0 && c.open == 0 && (c.before == User || c.before == ToolRole)
 }
 
 func (c *checker) message() bool {
@@ -270,7 +269,7 @@ func (c *checker) message() bool {
 	case c.before == ToolRole:
 		return spoken && c.take(`,"tool_call_id":`) && c.answers() && c.take("}")
 	case c.before == Assistant && c.take(`,"tool_calls":[`):
-		return c.calls() && c.take("}")
+		return c.list(c.call) && c.take("}")
 	}
 	return spoken && c.take("}")
 }
@@ -286,20 +285,6 @@ func (c *checker) answers() bool {
 	}
 	c.open--
 	return true
-}
-
-func (c *checker) calls() bool {
-	for {
-		if !c.call() {
-			return false
-		}
-		if c.take("]") {
-			return true
-		}
-		if !c.take(",") {
-			return false
-		}
-	}
 }
 
 func (c *checker) call() bool {

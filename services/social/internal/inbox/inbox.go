@@ -10,6 +10,7 @@
 package inbox
 
 import (
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -28,11 +29,7 @@ const (
 
 // Valid reports whether s is one of the values.
 func (s Status) Valid() bool {
-	switch s {
-	case Received, InProgress, Processed, Failed:
-		return true
-	}
-	return false
+	return slices.Contains([]Status{Received, InProgress, Processed, Failed}, s)
 }
 
 // Limits of the rules (docs/reference/social.md, Limits).
