@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 )
 
@@ -149,8 +148,15 @@ func (m Journal) Events() ([]Message, error) {
 			Outcome: r.Outcome, Result: text, Duration: r.DurationMS, At: r.At,
 		})
 	case e.End != nil:
-		all = append(all, ending(*e.End, m.turn(e.End.Turns))...)
-		all = slices.Insert(all, len(all)-1, changes(e.Changed)...)
+		end := *e.End
+		if end.Success {
+			all = append(all, LoopPersist{Run: end.Run, Session: end.Session, Turn: m.turn(end.Turns), At: end.At})
+		} else {
+			all = append(all, LoopError{
+				Run: end.Run, Session: end.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next, At: end.At,
+			})
+		}
+		all = append(append(all, changes(e.Changed)...), end)
 	}
 	return all, nil
 }
@@ -167,16 +173,6 @@ func changes(all []AgentChanged) (out []Message) {
 		out = append(out, c)
 	}
 	return out
-}
-
-// ending returns the events of a run's end.
-func ending(end LoopEnd, turn string) []Message {
-	if end.Success {
-		return []Message{LoopPersist{Run: end.Run, Session: end.Session, Turn: turn, At: end.At}, end}
-	}
-	return []Message{LoopError{
-		Run: end.Run, Session: end.Session, Code: end.Code, Reason: end.Reason, Error: end.Error, Next: end.Next, At: end.At,
-	}, end}
 }
 
 // Views returns the messages that a journal announces. They are also published on their

@@ -54,13 +54,9 @@ func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error)
 		return api.Wake{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no entry %.80q in its schedule", agent, m.Name), Next: "anima heartbeat list " + agent + " shows the entries"}
 	}
 	h.tel.wake(ctx, "creator")
-	reason := entries[i].Reason
-	if reason == "" {
-		reason = "it is time for " + m.Name
-	}
-	return h.wake(ctx, api.Wake{
-		Agent: agent, Cause: cause, Reason: reason, By: api.Principal{Kind: api.HeartbeatKind}, At: h.now().UnixMicro(),
-	})
+	w := wakeOf(schedule.Due{Agent: agent, Name: m.Name, Reason: entries[i].Reason, At: h.now()})
+	w.Cause = cause
+	return h.wake(ctx, w)
 }
 
 // listTicks pages by time: the cursor is the time of the last entry, and the number of

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,11 +42,8 @@ func (s *scheduler) run(ctx context.Context) error {
 		defer s.leading.Store(false)
 		ctx, stop := context.WithCancel(ctx)
 		defer stop()
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			s.clock.Run(ctx)
-		}()
+		var clock sync.WaitGroup
+		clock.Go(func() { s.clock.Run(ctx) })
 		err := s.leases.Watch(ctx, kickKey("*"), s.clock.Kick, func(e bus.Entry[api.Lease]) error {
 			if e.Deleted {
 				return nil
@@ -61,7 +59,7 @@ func (s *scheduler) run(ctx context.Context) error {
 			return nil
 		})
 		stop()
-		<-ended
+		clock.Wait()
 		return err
 	})
 	return nil

@@ -54,40 +54,25 @@ type polled struct {
 	Signature string `json:"signature"` // so that the receiver can verify the message without trusting this relay
 }
 
-func (h *handlers) postMessage(w http.ResponseWriter, r *http.Request) {
+func (h *handlers) postMessage(w http.ResponseWriter, r *http.Request) (any, error) {
 	var b sendBody
 	if err := readBody(w, r, &b); err != nil {
-		h.fail(w, r, err)
-		return
+		return nil, err
 	}
 	id, err := h.receive(r.Context(), message.Signed(b))
-	if err != nil {
-		h.fail(w, r, err)
-		return
-	}
-	host.WriteJSON(w, map[string]string{"id": id}, nil)
+	return map[string]string{"id": id}, err
 }
 
-func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
-	address, ok := h.authenticate(w, r)
-	if !ok {
-		return
-	}
+func (h *handlers) poll(w http.ResponseWriter, r *http.Request, address string) (any, error) {
 	var b pollBody
 	if err := readBody(w, r, &b); err != nil && !errors.Is(err, io.EOF) { // an empty body means the defaults
-		h.fail(w, r, err)
-		return
+		return nil, err
 	}
 	after, err := parseCursor(b.Cursor)
 	if err != nil {
-		h.fail(w, r, err)
-		return
+		return nil, err
 	}
 	all, err := h.store.Poll(r.Context(), address, after, clampLimit(b.Limit, pollLimit, pollMost), h.now())
-	if err != nil {
-		h.fail(w, r, err)
-		return
-	}
 	out := pollAnswer{Messages: []polled{}, NextCursor: b.Cursor}
 	for _, m := range all {
 		out.Messages = append(out.Messages, polled{
@@ -96,31 +81,37 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request) {
 		})
 		out.NextCursor = formatCursor(m)
 	}
-	host.WriteJSON(w, out, nil)
+	return out, err
 }
 
-func (h *handlers) count(w http.ResponseWriter, r *http.Request) {
-	address, ok := h.authenticate(w, r)
-	if !ok {
-		return
-	}
+func (h *handlers) count(_ http.ResponseWriter, r *http.Request, address string) (any, error) {
 	n, err := h.store.Unread(r.Context(), address)
-	if err != nil {
-		h.fail(w, r, err)
-		return
-	}
-	host.WriteJSON(w, map[string]int64{"unread": n}, nil)
+	return map[string]int64{"unread": n}, err
 }
 
-// authenticate returns the address whose mailbox the request may read, or writes an error
-// response and returns false.
-func (h *handlers) authenticate(w http.ResponseWriter, r *http.Request) (address string, ok bool) {
-	address, err := message.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
-	if err != nil {
-		writeText(w, http.StatusUnauthorized, err)
-		return "", false
+// respond returns a handler that writes the answer of f as JSON, or its error.
+func (h *handlers) respond(f func(http.ResponseWriter, *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer, err := f(w, r)
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		host.WriteJSON(w, answer, nil)
 	}
-	return address, true
+}
+
+// authenticated is like respond, for requests about the mailbox of the address that
+// signed the request.
+func (h *handlers) authenticated(f func(w http.ResponseWriter, r *http.Request, address string) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		address, err := message.Authenticate(r.Header.Get("X-Wallet-Address"), r.Header.Get("X-Signature"), r.Header.Get("X-Timestamp"), h.now())
+		if err != nil {
+			writeText(w, http.StatusUnauthorized, err)
+			return
+		}
+		h.respond(func(w http.ResponseWriter, r *http.Request) (any, error) { return f(w, r, address) })(w, r)
+	}
 }
 
 // formatCursor returns the cursor after a message: its place in the mailbox.

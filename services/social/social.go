@@ -49,9 +49,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	h := &handlers{store: sqlstore.New(db, announce), bus: env.Bus, now: env.Now, log: env.Log, tel: tel, wakeRelay: relay.Wake}
-	env.HTTP.Public("POST /v1/messages", h.postMessage)
-	env.HTTP.Public("POST /v1/messages/poll", h.poll)
-	env.HTTP.Public("GET /v1/messages/count", h.count)
+	env.HTTP.Public("POST /v1/messages", h.respond(h.postMessage))
+	env.HTTP.Public("POST /v1/messages/poll", h.authenticated(h.poll))
+	env.HTTP.Public("GET /v1/messages/count", h.authenticated(h.count))
 	env.HTTP.Handle("GET /v1/agents/{id}/inbox", host.Answer(readList, h.listInbox))
 	return env.Serve(ctx,
 		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // concurrent transactions share a commit
