@@ -129,25 +129,34 @@ jaeger: ## Build Jaeger and run it on this machine; see also anima up --jaeger
 	@GOWORK=off go -C tools/jaeger run . run
 
 CLUSTER := $(BIN)/cluster
-$(CLUSTER): FORCE
-	@mkdir -p $(BIN) && GOWORK=off go -C test/cluster build -o $(CLUSTER) .
+DRILL   := $(BIN)/drill
+$(CLUSTER) $(DRILL): FORCE
+	@mkdir -p $(BIN) && GOWORK=off go -C test build -o $@ ./$(@F)
 FORCE:
+
+# The drill runs in the network of the lab and gets the lab's commands. For another
+# cluster see test/drill/README.md.
+LOAD    ?= $(CLUSTER) load {image} {archive}
+INSIDE  ?= $(CLUSTER) exec --
+BELOW   ?= -node-stop '$(CLUSTER) node kill {node}' -node-start '$(CLUSTER) node start {node}' -load '$(LOAD)' -volumes '$(CLUSTER) volumes' \
+	-keda '$(CLUSTER) addon keda -built' -busy 'test/drill/busy.sh {seconds}' -runbooks '$(CLUSTER) runbook' -outside 203.0.113.1:443
 
 cluster-up: $(CLUSTER) ## Start a Kubernetes cluster of three nodes on this machine (needs root; the first start builds it)
 	@$(CLUSTER) build core addons nats postgres jaeger && $(CLUSTER) up
 
 cluster-load: $(CLUSTER) ## Load the services' images into the cluster
-	@test/cluster/drill/images.sh $(CLUSTER) $(BIN)/images
+	@test/drill/images.sh '$(LOAD)' $(BIN)/drill-images
 
-drill: $(CLUSTER) ## Run the failure drill in the cluster, under load (after cluster-up and cluster-load; STEPS="nats kill")
+drill: $(CLUSTER) $(DRILL) ## Run the failure drill in the cluster, under load (after cluster-up and cluster-load; STEPS="nats kill")
 	@tools/k8s.sh secrets -o "$(CURDIR)/deploy/k8s/overlays/lab/secrets" -missing
-	@$(CLUSTER) drill -junit $(BIN)/drill.xml $(STEPS)
+	@$(DRILL) -prepare $(STEPS)
+	@$(INSIDE) $(DRILL) $(BELOW) -junit $(BIN)/drill.xml $(STEPS)
 
 cluster-down: $(CLUSTER) ## Stop the cluster and delete its state
 	@$(CLUSTER) down -wipe
 
-tools: ## Test the tools for images, traces, Jaeger and mutations, and the lab
-	@for d in tools tools/image test/cluster; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
+tools: ## Test the tools for images, traces, Jaeger and mutations, the lab and the drill
+	@for d in tools tools/image test; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh

@@ -153,7 +153,7 @@ before() {
 dryrun() {
   local overlay file
   [ "$(id -u)" = 0 ] || { echo "NOT RUN: the API server runs in a network namespace of its own, which takes root" >&2; return 3; }
-  [ -e "$root/test/cluster/go.mod" ] || { echo "NOT RUN: test/cluster does not exist" >&2; return 3; }
+  [ -e "$root/test/cluster" ] || { echo "NOT RUN: test/cluster does not exist" >&2; return 3; }
   [ ! -e /run/netns/anima-lab ] || { echo "NOT RUN: a lab is up on this machine, and this would change it: take it down first" >&2; return 3; }
   checkers && rendered && before || return 1
   (cd "$root/test/cluster" && go build -o "$tmp/cluster" .) || return 1

@@ -13,8 +13,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/anima-run/anima/test/cluster/internal/kube"
 	"github.com/anima-run/anima/test/cluster/internal/netns"
+	"github.com/anima-run/anima/test/internal/kube"
 )
 
 // down ends the lab's processes, then removes its namespaces and control groups, and

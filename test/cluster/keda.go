@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -11,6 +12,23 @@ import (
 )
 
 var kedaImage = regexp.MustCompile(`image: \S*/(keda[a-z-]*):\S+`)
+
+// addon installs an addon. With -built it does not build, which takes minutes, but
+// returns notRun.
+func (l *lab) addon(ctx context.Context, args []string) error {
+	if len(args) == 0 || args[0] != "keda" {
+		return errors.New("the addon that can be added is keda: addon keda")
+	}
+	fs := flag.NewFlagSet("addon keda", flag.ContinueOnError)
+	built := fs.Bool("built", false, "do not build it")
+	if err := fs.Parse(args[1:]); err != nil {
+		return err
+	}
+	if *built && !compiled("keda") {
+		return notRun("KEDA is not built; run build keda")
+	}
+	return l.keda(ctx)
+}
 
 // keda installs KEDA with the manifests of its own module and images that are built here.
 func (l *lab) keda(ctx context.Context) error {

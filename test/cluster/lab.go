@@ -13,10 +13,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/anima-run/anima/test/cluster/internal/kube"
 	"github.com/anima-run/anima/test/cluster/internal/netns"
 	"github.com/anima-run/anima/test/cluster/internal/pki"
 	"github.com/anima-run/anima/test/cluster/internal/proc"
+	"github.com/anima-run/anima/test/internal/kube"
 )
 
 // Names and addresses of the lab. The addresses exist only inside its network namespaces,

@@ -10,11 +10,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/anima-run/anima/test/cluster/internal/netpol"
@@ -25,12 +27,11 @@ const usage = `usage: go run . COMMAND
   build [core|addons|nats|postgres|jaeger|keda]...   build what is missing (default: all but keda)
   up [-nodes N] [-wipe] [-keda]    bring the cluster up; 3 nodes, or NODES; 0 is the control plane alone
   load [NAME:TAG] FILE.tar...      import image archives on every node
-  addon keda                       install KEDA
+  addon keda [-built]              install KEDA; -built: unless it would have to be built
   kubectl ...                      kubectl, as the administrator
   exec -- CMD...                   run a program inside the lab's network, with KUBECONFIG set
-  node kill|start N                crash a node; bring it back
+  node kill|start N                crash a node, by its number or name; bring it back
   runbook [FILE...]                run docs/runbooks; all, or the named ones
-  drill [FLAG...] [STEP...]        take things away from under the services, under load; drill -h
   volumes                          empty the volumes that nobody claims any more
   status                           what runs
   path NAME                        where a built program lies
@@ -97,10 +98,7 @@ func run(ctx context.Context, args []string) error {
 	case "load":
 		return l.load(ctx, args)
 	case "addon":
-		if len(args) != 1 || args[0] != "keda" {
-			return errors.New("the addon that can be added is keda: addon keda")
-		}
-		return l.keda(ctx)
+		return l.addon(ctx, args)
 	case "kubectl":
 		return l.exec(append([]string{"kubectl"}, args...))
 	case "exec":
@@ -112,8 +110,6 @@ func run(ctx context.Context, args []string) error {
 		return l.node(ctx, args)
 	case "runbook":
 		return runbooks(ctx, args)
-	case "drill":
-		return l.drill(ctx, args)
 	case "volumes":
 		return l.freeVolumes(ctx)
 	case "status":
@@ -127,6 +123,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 		return l.down(ctx, *wipe)
+	case "outside": // called by this program only
+		return serveOutside(ctx, net.JoinHostPort(outsideIP, outsidePort))
 	case "node-init", "node-agent": // called by this program only
 		n, err := nodeNumber(args)
 		if err != nil {
@@ -160,7 +158,7 @@ func nodeNumber(args []string) (int, error) {
 	if len(args) != 1 {
 		return 0, errors.New("say which node, by its number")
 	}
-	n, err := strconv.Atoi(args[0])
+	n, err := strconv.Atoi(strings.TrimPrefix(args[0], "node"))
 	if err != nil || n < 1 || n > maxNodes {
 		return 0, fmt.Errorf("node %q: want a number from 1 to %d", args[0], maxNodes)
 	}

@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 	"text/template"
+	"time"
 )
 
 func TestCommandsThatAreWrong(t *testing.T) {
@@ -21,12 +23,60 @@ func TestCommandsThatAreWrong(t *testing.T) {
 		"cannot build":    {"build", "core", "linux"},
 		"number from 1":   {"node-agent", "10"},
 		"is keda":         {"addon", "istio"},
+		"not defined":     {"addon", "keda", "-fast"},
 		"path NAME":       {"path"},
 		"no program":      {"path", "nothing"},
 	} {
 		if err := run(t.Context(), args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want an error with %q", args, err, want)
 		}
+	}
+}
+
+func TestNodeNumber(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]int{"1": 1, "node9": 9, "node0": 0, "10": 0, "node": 0, "worker1": 0} {
+		if got, err := nodeNumber([]string{arg}); got != want || (err == nil) != (want > 0) {
+			t.Errorf("%s: got %d, %v, want %d", arg, got, err, want)
+		}
+	}
+}
+
+// TestUnbuiltAddon checks that an addon that would have to be built is not run.
+func TestUnbuiltAddon(t *testing.T) {
+	t.Setenv("ANIMA_CACHE", t.TempDir())
+	var no notRun
+	if err := run(t.Context(), []string{"addon", "keda", "-built"}); !errors.As(err, &no) {
+		t.Errorf("got %v, want notRun", err)
+	}
+}
+
+func TestServeOutside(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0") // reserves a port
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := free.Addr().String()
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- serveOutside(ctx, addr) }()
+	err = poll(ctx, time.Millisecond, func() error {
+		c, err := net.Dial("tcp", addr)
+		if err == nil {
+			err = c.Close()
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Errorf("after the end of the context: got %v", err)
 	}
 }
 

@@ -56,6 +56,11 @@ func (l *lab) up(ctx context.Context, nodes int, wipe, keda bool) error {
 	if err := l.network(ctx); err != nil {
 		return err
 	}
+	if nodes > 0 {
+		if err := l.startOutside(ctx); err != nil {
+			return err
+		}
+	}
 	s.done("network of %d nodes", nodes)
 	if err := l.controlPlane(ctx); err != nil {
 		return err
@@ -428,6 +433,18 @@ func (l *lab) importEverywhere(ctx context.Context) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// newImages imports the images that were built since the lab was started.
+func (l *lab) newImages(ctx context.Context) error {
+	if l.Images == nil {
+		l.Images = map[string]string{}
+	}
+	maps.Copy(l.Images, builtImages(l.hasKeda()))
+	if err := l.save(); err != nil {
+		return err
+	}
+	return l.importEverywhere(ctx)
 }
 
 // load stores image archives with the lab and imports them on every running node. A node

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/anima-run/anima/test/cluster/internal/kube"
+	"github.com/anima-run/anima/test/internal/kube"
 )
 
 // settle is the time during which changes are collected before the rules are applied.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -14,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/anima-run/anima/test/cluster/internal/kube"
+	"github.com/anima-run/anima/test/internal/kube"
 )
 
 // start runs an enforcer of n1 against an API server with one pod of that node, shop/web.
@@ -116,7 +117,12 @@ func TestPlugin(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for _, err := os.Stat(socket); err != nil; _, err = os.Stat(socket) {
+	for { // the file exists before the socket accepts connections
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err == nil {
+			_ = conn.Close()
+			break
+		}
 		<-time.After(time.Millisecond)
 	}
 	call := func(command, conf string) (string, int) {

@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/anima-run/anima/test/cluster/internal/kube"
+	"github.com/anima-run/anima/test/internal/kube"
 )
 
 const namespace = "anima"
@@ -24,9 +24,9 @@ var six = []string{"heartbeat", "inference-router", "loop", "policy", "social", 
 // owner crashed is resumed after this time.
 const lease = 15 * time.Second
 
-// world is the state of one drill in the lab.
+// world is the state of one drill.
 type world struct {
-	Lab
+	*cluster
 	Options
 	dir    string // temporary folder
 	report *Report
@@ -58,12 +58,6 @@ func (w *world) judge(what string, s Summary, b bounds) {
 	for _, c := range judge(what, s, b) {
 		w.report.add(c.Outcome, c.Name, c.Figures)
 	}
-}
-
-// k runs kubectl in the namespace.
-func (w *world) k(ctx context.Context, args ...string) (string, error) {
-	out, err := w.Kubectl(ctx, nil, append([]string{"-n", namespace}, args...)...)
-	return string(out), err
 }
 
 // pod holds the fields of a pod that the drill reads.
@@ -102,7 +96,7 @@ func (p pod) restarts() int {
 // pods returns the pods with a label selector; "" selects all.
 func (w *world) pods(ctx context.Context, selector string) ([]pod, error) {
 	var list struct{ Items []pod }
-	err := w.API.Get(ctx, "/api/v1/namespaces/"+namespace+"/pods?labelSelector="+url.QueryEscape(selector), &list)
+	err := w.api.Get(ctx, "/api/v1/namespaces/"+namespace+"/pods?labelSelector="+url.QueryEscape(selector), &list)
 	return list.Items, err
 }
 
@@ -111,7 +105,7 @@ func (w *world) podsOf(ctx context.Context, name string) ([]pod, error) {
 }
 
 func (w *world) log(ctx context.Context, pod string) (string, error) {
-	return w.API.Text(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/log")
+	return w.api.Text(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+pod+"/log")
 }
 
 // poll calls f at intervals until it returns nil. When the time is over, it returns f's
@@ -178,7 +172,7 @@ func (w *world) whole(ctx context.Context) error {
 	found := map[string]bool{}
 	for _, kind := range []string{"deployments", "statefulsets"} {
 		var list struct{ Items []workload }
-		if err := w.API.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/"+kind, &list); err != nil {
+		if err := w.api.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/"+kind, &list); err != nil {
 			return err
 		}
 		for _, d := range list.Items {
@@ -264,32 +258,33 @@ func (w *world) restart(ctx context.Context, what string, limit time.Duration) e
 	return w.gone(ctx, name, before, limit)
 }
 
-// overlay renders an overlay of a repository. more is appended to a kustomization that
+// overlay renders the overlay of a repository. more is appended to a kustomization that
 // contains only the overlay; it may be empty.
 func (w *world) overlay(ctx context.Context, root, more string) ([]byte, error) {
-	lab := filepath.Join(root, "deploy", "k8s", "overlays", "lab")
+	plain := filepath.Join(root, w.Overlay)
 	if more == "" {
-		return w.Kubectl(ctx, nil, "kustomize", lab)
+		return w.kubectl(ctx, nil, "kustomize", plain)
 	}
 	dir, err := os.MkdirTemp(w.dir, "variant-")
 	if err != nil {
 		return nil, err
 	}
-	up, err := filepath.Rel(dir, filepath.Join(root, "deploy", "k8s")) // kustomize accepts no absolute paths
+	up, err := filepath.Rel(dir, root) // kustomize accepts no absolute paths
 	if err != nil {
 		return nil, err
 	}
-	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + filepath.Join(up, "overlays", "lab") + "]\n" + strings.ReplaceAll(more, "$K8S", up)
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [" + filepath.Join(up, w.Overlay) + "]\n" +
+		strings.ReplaceAll(more, "$K8S", filepath.Join(up, "deploy", "k8s"))
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o644); err != nil {
 		return nil, err
 	}
-	return w.Kubectl(ctx, nil, "kustomize", dir)
+	return w.kubectl(ctx, nil, "kustomize", dir)
 }
 
 // apply applies manifests once, server-side. A field that an earlier apply of the drill
 // has set and that these manifests lack is removed.
 func (w *world) apply(ctx context.Context, manifests []byte) error {
-	_, err := w.Kubectl(ctx, manifests, "apply", "--server-side", "--force-conflicts", "-f", "-")
+	_, err := w.kubectl(ctx, manifests, "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err
 }
 
@@ -306,20 +301,20 @@ func (w *world) restore(ctx context.Context, limit time.Duration) error {
 	return w.settle(ctx, limit)
 }
 
-// command runs a program of this machine in a folder.
-func command(ctx context.Context, dir string, env []string, argv ...string) (string, error) {
+// call runs a program of this machine in a folder.
+func call(ctx context.Context, dir string, env []string, argv ...string) (string, error) {
 	c := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	c.Dir, c.Env = dir, append(os.Environ(), env...)
 	out, err := c.CombinedOutput()
 	if err != nil {
-		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, tail(string(out), 1500))
+		return string(out), fmt.Errorf("%s: %w: %s", strings.Join(argv, " "), err, tail(string(out), 2500))
 	}
 	return string(out), nil
 }
 
-// missing reports whether an error of the API server means that the object does not
+// absent reports whether an error of the API server means that the object does not
 // exist.
-func missing(err error) bool {
+func absent(err error) bool {
 	var status *kube.StatusError
 	return errors.As(err, &status) && status.Code == 404
 }

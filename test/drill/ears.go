@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"context"
@@ -40,7 +40,7 @@ func (w *world) listen(ctx context.Context) *ears {
 				heard[p.Metadata.UID] = true
 				e.wg.Go(func() {
 					path := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s/log?follow=true&sinceTime=%s", namespace, p.Metadata.Name, since)
-					_ = w.API.Lines(ctx, path, func(line string) { e.hear(p.Metadata.Name, line) }) // the log ends with its pod
+					_ = w.api.Lines(ctx, path, func(line string) { e.hear(p.Metadata.Name, line) }) // the log ends with its pod
 				})
 			}
 			sleep(ctx, time.Second)

@@ -1,4 +1,4 @@
-module github.com/anima-run/anima/test/cluster
+module github.com/anima-run/anima/test
 
 go 1.26.0
 
@@ -15,4 +15,4 @@ require (
 	golang.org/x/sync v0.22.0 // indirect
 )
 
-replace github.com/anima-run/anima/tools/image => ../../tools/image
+replace github.com/anima-run/anima/tools/image => ../tools/image

@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"context"
@@ -14,9 +14,6 @@ import (
 func deploy(ctx context.Context, w *world) error {
 	manifests, err := w.overlay(ctx, w.Root, "")
 	if err != nil {
-		return err
-	}
-	if err := w.Images(ctx); err != nil {
 		return err
 	}
 	if err := w.forget(ctx); err != nil {
@@ -50,8 +47,8 @@ func deploy(ctx context.Context, w *world) error {
 // forget deletes the namespace with all of its objects.
 func (w *world) forget(ctx context.Context) error {
 	const path = "/api/v1/namespaces/" + namespace
-	if err := w.API.Get(ctx, path, nil); missing(err) {
-		return w.FreeVolumes(ctx)
+	if err := w.api.Get(ctx, path, nil); absent(err) {
+		return w.freeVolumes(ctx)
 	} else if err != nil {
 		return err
 	}
@@ -63,11 +60,11 @@ func (w *world) forget(ctx context.Context) error {
 	if _, err := w.k(ctx, "delete", "pod", "--all", "--grace-period=1", "--wait=false"); err != nil {
 		return err
 	}
-	if _, err := w.Kubectl(ctx, nil, "delete", "namespace", namespace, "--wait=false"); err != nil {
+	if _, err := w.kubectl(ctx, nil, "delete", "namespace", namespace, "--wait=false"); err != nil {
 		return err
 	}
 	err := poll(ctx, 3*time.Minute, 500*time.Millisecond, func(ctx context.Context) error {
-		if err := w.API.Get(ctx, path, nil); !missing(err) {
+		if err := w.api.Get(ctx, path, nil); !absent(err) {
 			return errors.Join(err, errors.New("the namespace is still there"))
 		}
 		return nil
@@ -75,7 +72,17 @@ func (w *world) forget(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return w.FreeVolumes(ctx)
+	return w.freeVolumes(ctx)
+}
+
+// freeVolumes makes the volumes of deleted claims available again. A cluster with a
+// dynamic provisioner does so by itself, and then there is no command.
+func (w *world) freeVolumes(ctx context.Context) error {
+	if why := w.missing("volumes"); why != "" {
+		w.report.note("the volumes are left to the cluster: %s", why)
+		return nil
+	}
+	return w.host(ctx, "volumes", 2*time.Minute, nil)
 }
 
 // steady measures the figures with which later steps are compared.
@@ -237,11 +244,9 @@ func postgres(ctx context.Context, w *world) error {
 	return err
 }
 
-func node(n int) string { return fmt.Sprintf("node%d", n) }
-
 // turn returns the node for the i-th repetition, from 0, and a node that is not affected.
-func (w *world) turn(i int) (victim int, safe string) {
-	return i%w.Nodes + 1, node((i+1)%w.Nodes + 1)
+func (w *world) turn(i int) (victim, safe string) {
+	return w.nodes[i%len(w.nodes)], w.nodes[(i+1)%len(w.nodes)]
 }
 
 // worst is the maximum duration of a run whose owner crashes.
@@ -250,10 +255,9 @@ const worst = lease + 2*time.Second
 // drain drains one node after the other.
 func drain(ctx context.Context, w *world) error {
 	for i := range w.Times {
-		victim, safe := w.turn(i)
-		name := node(victim)
+		name, safe := w.turn(i)
 		uncordon := func() error {
-			_, err := w.Kubectl(context.WithoutCancel(ctx), nil, "uncordon", name)
+			_, err := w.kubectl(context.WithoutCancel(ctx), nil, "uncordon", name)
 			return err
 		}
 		base, err := w.hasPostgres(ctx, name)
@@ -265,7 +269,7 @@ func drain(ctx context.Context, w *world) error {
 		}
 		lowest, stop := w.quorum(ctx)
 		err = w.during(ctx, loading{Name: fmt.Sprintf("drain-%d", i+1), Node: safe}, name+" drained", bounds{worst: worst}, func(ctx context.Context) error {
-			_, err := w.Kubectl(ctx, nil, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
+			_, err := w.kubectl(ctx, nil, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=150s")
 			return err
 		})
 		stop()
@@ -291,8 +295,7 @@ func kill(ctx context.Context, w *world) error {
 }
 
 func (w *world) killOne(ctx context.Context, i int) error {
-	victim, safe := w.turn(i)
-	name := node(victim)
+	name, safe := w.turn(i)
 	base, err := w.hasPostgres(ctx, name)
 	if err != nil {
 		return err
@@ -308,11 +311,16 @@ func (w *world) killOne(ctx context.Context, i int) error {
 			return nil
 		}
 		started = true
-		return w.Node(context.WithoutCancel(ctx), "start", victim)
+		ctx = context.WithoutCancel(ctx)
+		if err := w.host(ctx, "node-start", 5*time.Minute, map[string]string{"node": name}); err != nil {
+			return err
+		}
+		_, err := w.kubectl(ctx, nil, "wait", "--for=condition=Ready", "node/"+name, "--timeout=3m")
+		return err
 	}
 	lowest, stop := w.quorum(ctx)
 	err = w.during(ctx, loading{Name: fmt.Sprintf("kill-%d", i+1), Node: safe}, title, b, func(ctx context.Context) error {
-		if err := w.Node(ctx, "kill", victim); err != nil {
+		if err := w.host(ctx, "node-stop", time.Minute, map[string]string{"node": name}); err != nil {
 			return err
 		}
 		if base {
@@ -355,12 +363,13 @@ func (w *world) replaced(ctx context.Context, dead string) error {
 	return nil
 }
 
-// runbooks runs the test of test/cluster/runbook.
+// runbooks runs the commands of docs/runbooks.
 func runbooks(ctx context.Context, w *world) error {
-	if w.Runbooks == nil {
-		w.notRun("the commands of docs/runbooks", "there is no test of them here")
-		return nil
+	err := w.host(ctx, "runbooks", 2*time.Hour, nil)
+	var no notRun
+	if errors.As(err, &no) {
+		return no
 	}
-	w.checkErr("the commands of docs/runbooks", w.Runbooks(ctx))
+	w.checkErr("the commands of docs/runbooks", err)
 	return nil
 }

@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"bytes"
@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"text/template"
@@ -17,12 +18,6 @@ import (
 var probeYAML string
 
 var probePods = template.Must(template.New("probe").Parse(probeYAML))
-
-// Address outside of the cluster, from a range that is reserved for documentation.
-const (
-	outsideIP   = "203.0.113.1"
-	outsidePort = "443"
-)
 
 // matrix lists which sources may connect to which targets. It states the intent of
 // deploy/k8s/base/network, the services' own policies and the component jaeger. It is
@@ -126,15 +121,17 @@ func policies(ctx context.Context, w *world) error {
 	if err != nil {
 		return err
 	}
-	outside, err := w.Listen(ctx, outsideIP+":"+outsidePort)
-	if err != nil {
-		return err
+	outside, port, err := net.SplitHostPort(w.Outside)
+	if w.Outside == "" {
+		targets = slices.DeleteFunc(targets, func(t string) bool { return t == "outside" })
+		w.notRun("connections to an address outside of the cluster", "-outside is not set, an IP:PORT that accepts connections")
+	} else if err != nil {
+		return fmt.Errorf("-outside: %w", err)
 	}
-	defer func() { _ = outside.Close() }() // the lab's network ends with the lab
 	addr := map[string]string{
 		"nats": "nats.anima 4222", "pg": "postgres.anima 5432", "jaeger": "jaeger.anima 4317",
 		"loop": "loop.anima 8080", "router": "inference-router.anima 8080", "treasury": "treasury.anima 8080", "social": "social.anima 8080",
-		"api": "kubernetes.default 443", "outside": outsideIP + " " + outsidePort,
+		"api": "kubernetes.default 443", "outside": outside + " " + port,
 	}
 	// These two have no Service, because only metrics are read from them.
 	for _, s := range []string{"policy", "heartbeat"} {
@@ -160,7 +157,7 @@ func policies(ctx context.Context, w *world) error {
 		if err != nil {
 			return err
 		}
-		p := prober{Name: "probe-" + s, Namespace: namespace, Node: node(len(probes)%w.Nodes + 1), Labels: l, Targets: strings.Join(list, ";")}
+		p := prober{Name: "probe-" + s, Namespace: namespace, Node: w.nodes[len(probes)%len(w.nodes)], Labels: l, Targets: strings.Join(list, ";")}
 		if s == "abroad" {
 			p.Namespace = "default"
 		}
@@ -171,7 +168,7 @@ func policies(ctx context.Context, w *world) error {
 		return err
 	}
 	clean := func() {
-		if _, err := w.Kubectl(context.WithoutCancel(ctx), text.Bytes(), "delete", "--ignore-not-found", "--grace-period=0", "--force", "-f", "-"); err != nil {
+		if _, err := w.kubectl(context.WithoutCancel(ctx), text.Bytes(), "delete", "--ignore-not-found", "--grace-period=0", "--force", "-f", "-"); err != nil {
 			w.report.note("%v", err)
 		}
 	}
@@ -224,7 +221,7 @@ func (w *world) probed(ctx context.Context, p prober) (map[string]bool, error) {
 	path := "/api/v1/namespaces/" + p.Namespace + "/pods/" + p.Name
 	err := poll(ctx, 90*time.Second, 300*time.Millisecond, func(ctx context.Context) error {
 		var got pod
-		if err := w.API.Get(ctx, path, &got); err != nil {
+		if err := w.api.Get(ctx, path, &got); err != nil {
 			return err
 		}
 		if got.Status.Phase != "Succeeded" {
@@ -235,7 +232,7 @@ func (w *world) probed(ctx context.Context, p prober) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := w.API.Text(ctx, path+"/log")
+	log, err := w.api.Text(ctx, path+"/log")
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ const nappers = 48
 // services.
 func traces(ctx context.Context, w *world) error {
 	program := filepath.Join(w.dir, "trace")
-	if _, err := command(ctx, filepath.Join(w.Root, "tools", "trace"), []string{"GOWORK=off", "CGO_ENABLED=0"}, "go", "build", "-o", program, "."); err != nil {
+	if _, err := call(ctx, filepath.Join(w.Root, "tools", "trace"), []string{"GOWORK=off", "CGO_ENABLED=0"}, "go", "build", "-o", program, "."); err != nil {
 		return err
 	}
 	l, err := w.load(ctx, loading{Name: "traces", Agents: nappers, Text: nap, Late: time.Minute})
@@ -45,11 +45,11 @@ func traces(ctx context.Context, w *world) error {
 		return err
 	}
 	w.judge("turns to be traced", s, bounds{})
-	forward, err := w.forward(ctx, "jaeger", 16686)
+	url, stop, err := w.forward(ctx, "jaeger", 16686)
 	if err != nil {
 		return err
 	}
-	defer forward.close()
+	defer stop()
 	for _, when := range []struct {
 		name     string
 		from, to time.Time // period of the run's end
@@ -60,9 +60,9 @@ func traces(ctx context.Context, w *world) error {
 			w.notRun(name, "no run ended then")
 			continue
 		}
-		w.trace(ctx, program, name, forward.url, "-turn", run+".1", "-services", strings.Join(six, ","))
+		w.trace(ctx, program, name, url, "-turn", run+".1", "-services", strings.Join(six, ","))
 	}
-	w.trace(ctx, program, "all traces of these minutes", forward.url, "-all", "-since", (time.Since(l.Began) + 10*time.Second).Round(time.Second).String(), "-services", "")
+	w.trace(ctx, program, "all traces of these minutes", url, "-all", "-since", (time.Since(l.Began) + 10*time.Second).Round(time.Second).String(), "-services", "")
 	return nil
 }
 
@@ -80,58 +80,44 @@ func pick(samples []Sample, from, to time.Time) string {
 	return in[len(in)/2]
 }
 
+// trace runs the trace checker as one check.
 func (w *world) trace(ctx context.Context, program, name, url string, args ...string) {
-	c := exec.CommandContext(ctx, program, append([]string{"check", "-jaeger", url, "-wait", "30s"}, args...)...)
-	var out bytes.Buffer
-	c.Stdout, c.Stderr = &out, &out
-	err := w.Inside(c)
+	text, err := call(ctx, w.dir, nil, append([]string{program, "check", "-jaeger", url, "-wait", "30s"}, args...)...)
 	if err == nil {
-		err = c.Wait()
-	}
-	text := strings.TrimSpace(out.String())
-	if err == nil {
-		text, _, _ = strings.Cut(text, "\n") // the first line has the totals
+		text, _, _ = strings.Cut(strings.TrimSpace(text), "\n") // the first line has the totals
 	} else {
-		text = err.Error() + "\n" + tail(text, 2500)
+		text = err.Error()
 	}
 	w.check(err == nil, name, text)
 }
 
-// forwarding is a kubectl port-forward.
-type forwarding struct {
-	c   *exec.Cmd
-	url string
-}
-
-func (f forwarding) close() {
-	_ = f.c.Process.Signal(syscall.SIGTERM) // it may have ended
-	_ = f.c.Wait()
-}
-
-// forward forwards a port of a Service to the network between the nodes.
-func (w *world) forward(ctx context.Context, service string, port int) (forwarding, error) {
+// forward forwards a port of a Service to a local one until stop is called.
+func (w *world) forward(ctx context.Context, service string, port int) (url string, stop func(), err error) {
 	const local = "127.0.0.1:26686"
 	_, number, err := net.SplitHostPort(local)
 	if err != nil {
-		return forwarding{}, err
+		return "", nil, err
 	}
-	c := exec.CommandContext(ctx, "kubectl", "-n", namespace, "port-forward", "service/"+service, fmt.Sprintf("%s:%d", number, port))
+	c := exec.CommandContext(ctx, w.program, "-n", namespace, "port-forward", "service/"+service, fmt.Sprintf("%s:%d", number, port))
 	var said bytes.Buffer
 	c.Stderr = &said
-	if err := w.Inside(c); err != nil {
-		return forwarding{}, err
+	if err := c.Start(); err != nil {
+		return "", nil, err
 	}
-	f := forwarding{c, "http://" + local}
+	stop = func() {
+		_ = c.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = c.Wait()                          // ended by the signal
+	}
 	err = poll(ctx, 20*time.Second, 200*time.Millisecond, func(ctx context.Context) error {
-		conn, err := w.Dial(ctx, "tcp", local)
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", local)
 		if err != nil {
 			return err
 		}
 		return conn.Close()
 	})
 	if err != nil {
-		f.close()
-		return f, fmt.Errorf("port-forward: %w: %s", err, said.String())
+		stop()
+		return "", nil, fmt.Errorf("port-forward: %w: %s", err, said.String())
 	}
-	return f, nil
+	return "http://" + local, stop, nil
 }

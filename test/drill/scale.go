@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"context"
@@ -59,17 +59,24 @@ func scale(ctx context.Context, w *world) error {
 	return nil
 }
 
+// installKEDA installs KEDA unless its API exists. The error is notRun if that is not
+// possible here.
+func (w *world) installKEDA(ctx context.Context) error {
+	if err := w.api.Get(ctx, "/apis/keda.sh/v1alpha1", nil); !absent(err) {
+		return err
+	}
+	if why := w.missing("keda"); why != "" {
+		return notRun("the cluster has no KEDA, and " + why)
+	}
+	return w.host(ctx, "keda", 30*time.Minute, nil)
+}
+
 // autoscale lets KEDA set the number of replicas: of loop by the length of its queue, of
 // the router by its CPU. It reduces the thresholds and periods of the component, so that
 // the lab's load exceeds them within seconds.
 func autoscale(ctx context.Context, w *world) error {
-	built, err := w.KEDA(ctx)
-	if err != nil {
+	if err := w.installKEDA(ctx); err != nil {
 		return err
-	}
-	if !built {
-		w.notRun("KEDA scales", "KEDA is not built; cluster build keda does it")
-		return nil
 	}
 	const most, period = 4, 15 * time.Second
 	manifests, err := w.overlay(ctx, w.Root, fmt.Sprintf(`components: [$K8S/components/autoscale-keda]
@@ -194,7 +201,7 @@ func (w *world) replicas(ctx context.Context, limit time.Duration, want map[stri
 	last := map[string]int{}
 	return poll(ctx, limit, 500*time.Millisecond, func(ctx context.Context) error {
 		var list struct{ Items []workload }
-		if err := w.API.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/deployments", &list); err != nil {
+		if err := w.api.Get(ctx, "/apis/apps/v1/namespaces/"+namespace+"/deployments", &list); err != nil {
 			return err
 		}
 		var not []string

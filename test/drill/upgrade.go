@@ -1,11 +1,13 @@
-package drill
+package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -70,26 +72,104 @@ func upgrade(ctx context.Context, w *world) error {
 	return nil
 }
 
-// previous builds the images of the commit that is upgraded from, imports them on the
-// nodes, and returns a copy of its tree with the lab's secrets.
-func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
-	commit, err = command(ctx, w.Root, nil, "git", "rev-parse", "--verify", w.From+"^{commit}")
+// prepareUpgrade builds the images of the commit that is upgraded from, if the step is
+// one of those wanted. The step builds them itself otherwise, which may need a network
+// that the cluster's does not have.
+func prepareUpgrade(ctx context.Context, o Options) error {
+	chosen, err := choose(o.Steps)
+	if err != nil || !slices.ContainsFunc(chosen, func(s step) bool { return s.name == "upgrade" }) {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "drill-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // a remainder is in the temporary folder
+	w := &world{Options: o, dir: dir}
+	tree, commit, err := w.checkout(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = w.images(ctx, tree, commit)
+	return err
+}
+
+// checkout returns a copy of the tree of the commit that is upgraded from.
+func (w *world) checkout(ctx context.Context) (tree, commit string, err error) {
+	commit, err = call(ctx, w.Root, nil, "git", "rev-parse", "--verify", w.From+"^{commit}")
 	if err != nil {
 		return "", "", err
 	}
 	commit = strings.TrimSpace(commit)
 	tree = filepath.Join(w.dir, "previous")
-	if _, err := command(ctx, w.dir, nil, "git", "clone", "--quiet", "--shared", "--no-checkout", w.Root, tree); err != nil {
+	if _, err := call(ctx, w.dir, nil, "git", "clone", "--quiet", "--shared", "--no-checkout", w.Root, tree); err != nil {
 		return "", "", err
 	}
-	if _, err := command(ctx, tree, nil, "git", "checkout", "--quiet", "--detach", commit); err != nil {
+	_, err = call(ctx, tree, nil, "git", "checkout", "--quiet", "--detach", commit)
+	return tree, commit, err
+}
+
+// images builds the missing images of the services of a tree and returns the archives by
+// the names of the images.
+func (w *world) images(ctx context.Context, tree, commit string) (map[string]string, error) {
+	folder, err := cache("drill", commit)
+	if err != nil {
+		return nil, err
+	}
+	built := filepath.Join(w.dir, "images")
+	out := map[string]string{}
+	for _, s := range six {
+		archive := filepath.Join(folder, s+".tar")
+		name := "k8slab.local/anima/" + s + ":" + previous
+		out[name] = archive
+		if _, err := os.Stat(archive); err == nil {
+			continue
+		}
+		// The tool of this tree is used, because the older tree's may lack these options.
+		_, err := call(ctx, filepath.Join(w.Root, "tools", "image"), []string{"GOWORK=off"}, "nice", "-n", "5", "go", "run", ".", "build",
+			"-root", tree, "-service", s, "-name", name, "-commit", commit, "-o", built)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := os.ReadFile(filepath.Join(built, s+".tar"))
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(archive+".new", raw, 0o644); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(archive+".new", archive); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// cache creates a folder for results that are kept between drills, outside of the clone.
+func cache(names ...string) (string, error) {
+	root := os.Getenv("ANIMA_CACHE")
+	if root == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		root = filepath.Join(home, ".cache", "anima")
+	}
+	dir := filepath.Join(root, filepath.Join(names...))
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// previous imports the images of the commit that is upgraded from on the nodes, and
+// returns a copy of its tree with this overlay's secrets.
+func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
+	tree, commit, err = w.checkout(ctx)
+	if err != nil {
 		return "", "", err
 	}
-	lab := filepath.Join("deploy", "k8s", "overlays", "lab")
-	if err := os.CopyFS(filepath.Join(tree, lab, "secrets"), os.DirFS(filepath.Join(w.Root, lab, "secrets"))); err != nil {
+	if err := os.CopyFS(filepath.Join(tree, w.Overlay, "secrets"), os.DirFS(filepath.Join(w.Root, w.Overlay, "secrets"))); err != nil {
 		return "", "", fmt.Errorf("%w; make the secrets with tools/k8s.sh secrets", err)
 	}
-	file := filepath.Join(tree, lab, "kustomization.yaml")
+	file := filepath.Join(tree, w.Overlay, "kustomization.yaml")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return "", "", err
@@ -101,33 +181,12 @@ func (w *world) previous(ctx context.Context) (tree, commit string, err error) {
 	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
 		return "", "", err
 	}
-	images := filepath.Join(w.Cache, "drill", commit)
-	for _, s := range six {
-		archive := filepath.Join(images, s+".tar")
-		name := "k8slab.local/anima/" + s + ":" + previous
-		if _, err := os.Stat(archive); err != nil {
-			// The tool of this tree is used, because the older tree's may lack these
-			// options.
-			_, err := command(ctx, filepath.Join(w.Root, "tools", "image"), []string{"GOWORK=off"}, "nice", "-n", "5", "go", "run", ".", "build",
-				"-root", tree, "-service", s, "-name", name, "-commit", commit, "-o", filepath.Join(w.dir, "images"))
-			if err != nil {
-				return "", "", err
-			}
-			if err := os.MkdirAll(images, 0o755); err != nil {
-				return "", "", err
-			}
-			raw, err := os.ReadFile(filepath.Join(w.dir, "images", s+".tar"))
-			if err != nil {
-				return "", "", err
-			}
-			if err := os.WriteFile(archive+".new", raw, 0o644); err != nil {
-				return "", "", err
-			}
-			if err := os.Rename(archive+".new", archive); err != nil {
-				return "", "", err
-			}
-		}
-		if err := w.Load(ctx, name, archive); err != nil {
+	archives, err := w.images(ctx, tree, commit)
+	if err != nil {
+		return "", "", err
+	}
+	for _, name := range slices.Sorted(maps.Keys(archives)) {
+		if err := w.host(ctx, "load", 10*time.Minute, map[string]string{"image": name, "archive": archives[name]}); err != nil {
 			return "", "", err
 		}
 	}

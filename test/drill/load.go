@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ var loadJob = template.Must(template.New("load").Parse(loadYAML))
 // loading holds the settings of a load. The zero value of each field is its default.
 type loading struct {
 	Name     string        // name of the load, in the report and in its agents' names
-	Node     string        // default node1
+	Node     string        // default: the first
 	Agents   int           // default: that of the drill
 	Text     string        // default "one tool", a run of two turns
 	Mode     string        // default "turns"
@@ -44,7 +44,7 @@ func (w *world) load(ctx context.Context, o loading) (*load, error) {
 	l := &load{w: w, what: o.Name, job: fmt.Sprintf("%s-%s-%d", o.Name, when(w.report.began), w.loads)}
 	o.Name = l.job
 	if o.Node == "" {
-		o.Node = "node1"
+		o.Node = w.nodes[0]
 	}
 	if o.Agents == 0 {
 		o.Agents = w.Agents

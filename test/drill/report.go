@@ -1,4 +1,4 @@
-package drill
+package main
 
 import (
 	"encoding/json"
@@ -38,6 +38,8 @@ type Report struct {
 	step                 string
 	out                  io.Writer
 }
+
+func newReport(out io.Writer) *Report { return &Report{began: time.Now(), out: out} }
 
 func (r *Report) begin(s step) {
 	r.step, r.stepped, r.last = s.name, time.Now(), time.Now()
