@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // migration is one change of a schema.
@@ -18,14 +19,14 @@ type migration struct {
 	version  int
 	name     string // NNNN_verb_phrase
 	checksum string // SHA-256 of the text, in hex
-	text     string
+	text     string // for one engine
 }
 
 // Migrate applies the migrations of fsys that have not run. fsys holds, at any depth,
 // files NNNN_verb_phrase.sql numbered from 0001 without a gap; 0000 is for tables that a
-// package adds to every store. A file NNNN_verb_phrase.postgres.sql replaces the one of
-// the same name on Postgres. A file may have several statements. It is one transaction,
-// so it must not commit.
+// package adds to every store. A file may have several statements. It is one transaction,
+// so it must not commit. The lines after "-- only sqlite" or "-- only postgres" are for
+// that engine, until the next such line or "-- both".
 //
 // Replicas may call Migrate concurrently: each migration runs once. Migrate returns an
 // error for a database whose migrations were changed after they had run. It does not
@@ -148,8 +149,8 @@ func agree(ran, all []migration) error {
 
 // migrations reads the files for one engine, in the order of their numbers.
 func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
-	form := regexp.MustCompile(`^([0-9]{4})_[a-z0-9]+(?:_[a-z0-9]+)*(\.postgres)?\.sql$`)
-	base, override := map[string]string{}, map[string]string{} // name without extensions → path
+	form := regexp.MustCompile(`^([0-9]{4})_[a-z0-9]+(?:_[a-z0-9]+)*\.sql$`)
+	var all []migration
 	err := fs.WalkDir(fsys, ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path.Ext(p) != ".sql" {
 			return err
@@ -158,39 +159,21 @@ func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
 		if m == nil {
 			return fmt.Errorf("migration %s: name it NNNN_verb_phrase.sql", p)
 		}
-		files, ext := base, ".sql"
-		if m[2] != "" {
-			files, ext = override, ".postgres.sql"
+		file, err := fs.ReadFile(fsys, p)
+		if err != nil {
+			return fmt.Errorf("migration: %w", err)
 		}
-		name := path.Base(p[:len(p)-len(ext)])
-		if _, twice := files[name]; twice {
-			return fmt.Errorf("migration %s exists twice", path.Base(p))
+		text, err := textFor(engine, string(file))
+		if err != nil {
+			return fmt.Errorf("migration %s: %w", p, err)
 		}
-		files[name] = p
-		return nil
+		version, err := strconv.Atoi(m[1])
+		sum := sha256.Sum256([]byte(text))
+		all = append(all, migration{version, strings.TrimSuffix(path.Base(p), ".sql"), hex.EncodeToString(sum[:]), text})
+		return err
 	})
 	if err != nil {
 		return nil, err
-	}
-	var all []migration
-	for name, p := range base {
-		if o, ok := override[name]; ok && engine == Postgres {
-			p = o
-		}
-		delete(override, name)
-		text, err := fs.ReadFile(fsys, p)
-		if err != nil {
-			return nil, fmt.Errorf("migration: %w", err)
-		}
-		version, err := strconv.Atoi(name[:4])
-		if err != nil {
-			return nil, err
-		}
-		sum := sha256.Sum256(text)
-		all = append(all, migration{version, name, hex.EncodeToString(sum[:]), string(text)})
-	}
-	for name := range override {
-		return nil, fmt.Errorf("migration %s.postgres.sql replaces nothing: add %s.sql", name, name)
 	}
 	if len(all) == 0 {
 		return nil, errors.New("no migrations: give the folder that holds NNNN_verb_phrase.sql")
@@ -203,4 +186,25 @@ func migrations(fsys fs.FS, engine Engine) ([]migration, error) {
 		}
 	}
 	return all, nil
+}
+
+// textFor returns the lines of a file that are for one engine, without the lines that
+// divide it.
+func textFor(engine Engine, file string) (string, error) {
+	var text strings.Builder
+	only := engine
+	for line := range strings.Lines(file) {
+		name, divides := strings.CutPrefix(strings.TrimSpace(line), "-- only ")
+		switch {
+		case divides:
+			if only = Engine(name); only != SQLite && only != Postgres {
+				return "", fmt.Errorf("%q: want only %s or only %s", strings.TrimSpace(line), SQLite, Postgres)
+			}
+		case strings.TrimSpace(line) == "-- both":
+			only = engine
+		case only == engine:
+			text.WriteString(line)
+		}
+	}
+	return text.String(), nil
 }

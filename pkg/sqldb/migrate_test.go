@@ -42,8 +42,7 @@ func TestMigrateRunsWhatIsNew(t *testing.T) {
 	t.Parallel()
 	second := files(
 		"0001_create_things.sql", string(first["0001_create_things.sql"].Data),
-		"0002_add_engine.sql", "insert into things values ('sqlite')",
-		"0002_add_engine.postgres.sql", "insert into things values ('postgres')",
+		"0002_add_engine.sql", "insert into things values (\n-- only sqlite\n'sqlite'\n-- only postgres\n'postgres'\n-- both\n)",
 	)
 	sqldbtest.Each(t, first, func(t *testing.T, db *sqldb.DB) {
 		before := time.Now().Add(-time.Minute).UnixMicro()
@@ -115,7 +114,8 @@ func TestMigrateRefuses(t *testing.T) {
 		{"same number", files("0001_create_things.sql", "select 1", "0001_drop_things.sql", "select 1"), "exists twice"},
 		{"same name in two folders", files("a/0001_x.sql", "select 1", "b/0001_x.sql", "select 1"), "exists twice"},
 		{"bad name", files("1-things.sql", "select 1"), "NNNN_verb_phrase.sql"},
-		{"override of nothing", files("0001_a.sql", "select 1", "0002_b.postgres.sql", "select 1"), "replaces nothing"},
+		{"file of one engine", files("0001_a.sql", "select 1", "0001_a.postgres.sql", "select 1"), "NNNN_verb_phrase.sql"},
+		{"lines of no engine", files("0001_a.sql", "select 1;\n-- only mysql\nselect 2"), `"-- only mysql": want only sqlite or only postgres`},
 		{"nothing", files("README.md", "no migrations here"), "no migrations"},
 	}
 	sqldbtest.Each(t, first, func(t *testing.T, db *sqldb.DB) {

@@ -77,18 +77,14 @@ func search(t *testing.T, s sqlstore.Memory, agent string, tier memory.Tier, phr
 // the index.
 func TestMemoryMigrations(t *testing.T) {
 	t.Parallel()
-	var before []string
-	for _, name := range []string{"migrations/0003_memory.sql", "migrations/0003_memory.postgres.sql"} {
-		text, err := os.ReadFile(name)
-		must(t, err)
-		common, rest, found := strings.Cut(string(text), "create table memory_text")
-		if !found || rest == "" {
-			t.Fatalf("%s makes no memory_text", name)
-		}
-		before = append(before, common)
+	text, err := os.ReadFile("migrations/0003_memory.sql")
+	must(t, err)
+	common, rest, found := strings.Cut(string(text), "create table memory_text")
+	if !found || !strings.Contains(rest, "\n-- only ") {
+		t.Fatal("the migration makes no memory_text that differs between the engines")
 	}
-	if diff := cmp.Diff(before[0], before[1]); diff != "" {
-		t.Errorf("the tables differ between the engines (-sqlite +postgres):\n%s", diff)
+	if strings.Contains(common, "\n-- only ") {
+		t.Error("the tables before memory_text differ between the engines")
 	}
 }
 

@@ -17,7 +17,11 @@ select
 	t.balance / 10000 as balance_after_cents,
 	t.memo as description,
 	t.turn as turn_id,
+-- only sqlite
 	strftime('%Y-%m-%dT%H:%M:%SZ', t.at / 1000000, 'unixepoch') as created_at
+-- only postgres
+	to_char(to_timestamp(t.at / 1000000) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as created_at
+-- both
 from (
 	select
 		j.id, j.kind, j.agent, j.memo, j.turn, j.at,
@@ -40,9 +44,15 @@ select
 	h.payee as recipient,
 	cast(null as text) as domain,
 	case when h.category in ('transfer', 'x402', 'inference') then h.category else 'other' end as category,
+-- only sqlite
 	strftime('%Y-%m-%dT%H', h.ended_at / 1000000, 'unixepoch') as window_hour,
 	strftime('%Y-%m-%d', h.ended_at / 1000000, 'unixepoch') as window_day,
 	strftime('%Y-%m-%dT%H:%M:%SZ', h.ended_at / 1000000, 'unixepoch') as created_at,
+-- only postgres
+	to_char(to_timestamp(h.ended_at / 1000000) at time zone 'UTC', 'YYYY-MM-DD"T"HH24') as window_hour,
+	to_char(to_timestamp(h.ended_at / 1000000) at time zone 'UTC', 'YYYY-MM-DD') as window_day,
+	to_char(to_timestamp(h.ended_at / 1000000) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as created_at,
+-- both
 	h.agent as agent,
 	h.turn as turn_id
 from holds h

@@ -6,13 +6,19 @@ alter table journal add column other text not null default '';
 create index journal_agent on journal (agent, seq);
 create index journal_other on journal (other, seq) where other <> '';
 
+-- only sqlite
 -- The end of the chain is the last row of the journal. The release before reads and
 -- writes both tables by their names, which are views now (ADR 14).
 drop view transactions;
+-- only postgres
+-- The release before reads and writes the lines by the name of their table, which is a
+-- view now (ADR 14). chain stays: its one row orders the writers.
+-- both
 alter table postings rename to postings_v1;
 create view postings as
 	select seq, line, account, amount, balance from postings_v1
 	union all
+-- only sqlite
 	select j.seq, e.key, json_extract(e.value, '$[0]'), json_extract(e.value, '$[1]'), json_extract(e.value, '$[2]')
 	from journal j, json_each(j.lines) e where j.lines <> '';
 create trigger postings_insert instead of insert on postings begin
@@ -29,6 +35,20 @@ end;
 
 -- As in 0003, now of both kinds of rows.
 create view transactions as
+-- only postgres
+	select j.seq, e.number - 1, e.line ->> 0, (e.line ->> 1)::bigint, (e.line ->> 2)::bigint
+	from journal j cross join lateral
+		jsonb_array_elements(case when j.lines = '' then '[]' else j.lines::jsonb end) with ordinality as e (line, number);
+create function postings_insert() returns trigger language plpgsql as $$
+begin
+	insert into postings_v1 (seq, line, account, amount, balance) values (new.seq, new.line, new.account, new.amount, new.balance);
+	return new;
+end $$;
+create trigger postings_insert instead of insert on postings for each row execute function postings_insert();
+
+-- As in 0003, now of both kinds of rows.
+create or replace view transactions as
+-- both
 select
 	t.id || case when t.owner = t.agent then '' else '/in' end as id,
 	t.owner as agent,
@@ -44,7 +64,11 @@ select
 	t.balance / 10000 as balance_after_cents,
 	t.memo as description,
 	t.turn as turn_id,
+-- only sqlite
 	strftime('%Y-%m-%dT%H:%M:%SZ', t.at / 1000000, 'unixepoch') as created_at
+-- only postgres
+	to_char(to_timestamp(t.at / 1000000) at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') as created_at
+-- both
 from (
 	select
 		j.id, j.kind, j.agent, j.memo, j.turn, j.at,
