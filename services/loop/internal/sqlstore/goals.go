@@ -2,11 +2,8 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"reflect"
-	"strconv"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -20,46 +17,35 @@ import (
 // CreateGoal implements goal.Store. It locks the agent's row, so that two concurrent
 // calls do not both find no active goal.
 func (s *Store) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
-	var out goal.State
 	var refused goal.Refusal
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		out, refused = goal.State{}, ""
-		var agent string
-		err := tx.QueryRowContext(ctx, `select id from agents where id = $1`+s.db.ForUpdate(), n.Agent).Scan(&agent)
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return api.Errorf(api.NotFound, "there is no agent %s", n.Agent)
+	out, err := sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (out goal.State, err error) {
+		refused = ""
+		if err := s.lockAgent(ctx, tx, n.Agent); err != nil {
+			return out, err
 		}
+		found, err := s.goals(ctx, tx, `where agent = $1 and (id = $2 or status = 'active') order by case id when $2 then 0 else 1 end limit 1`, n.Agent, n.ID)
 		if err != nil {
-			return err
-		}
-		found, err := s.goals(ctx, tx, `where id = $1 and agent = $2`, n.ID, n.Agent)
-		if err != nil {
-			return err
-		}
-		if len(found) == 1 {
-			out = found[0]
-			return nil
-		}
-		if found, err = s.goals(ctx, tx, `where agent = $1 and status = 'active'`, n.Agent); err != nil {
-			return err
+			return out, err
 		}
 		if len(found) > 0 {
-			out, refused = found[0], goal.Blocked
-			if strings.EqualFold(out.Title, n.Title) || strings.EqualFold(out.Description, n.Description) {
+			out = found[0]
+			switch {
+			case out.ID == n.ID:
+			case strings.EqualFold(out.Title, n.Title), strings.EqualFold(out.Description, n.Description):
 				refused = goal.Duplicate
+			default:
+				refused = goal.Blocked
 			}
-			return nil
+			return out, nil
 		}
 		out.Goal = goal.Goal{
 			ID: n.ID, Agent: n.Agent, Title: text(n.Title), Description: text(n.Description), Strategy: text(n.Strategy),
 			Status: api.GoalActive, By: n.By, Limit: n.Limit, Seq: 1, CreatedAt: at, UpdatedAt: at,
 		}
-		if _, err := tx.ExecContext(ctx, `insert into goals (id, agent, title, description, strategy, status, by_kind, by_address, cost_limit, created_at, updated_at)
+		tx.Queue(ctx, `insert into goals (id, agent, title, description, strategy, status, by_kind, by_address, cost_limit, created_at, updated_at)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)`,
-			n.ID, n.Agent, out.Title, out.Description, out.Strategy, string(out.Status), string(n.By.Kind), n.By.Address, int64(n.Limit), at); err != nil {
-			return err
-		}
-		return s.follow(ctx, tx, goal.Created(out), at)
+			n.ID, n.Agent, out.Title, out.Description, out.Strategy, out.Status, n.By.Kind, n.By.Address, int64(n.Limit), at)
+		return out, s.follow(ctx, tx, goal.Created(out), at)
 	})
 	return out, refused, err
 }
@@ -100,26 +86,23 @@ func (s *Store) Goals(ctx context.Context, q goal.Query) ([]goal.State, error) {
 
 // ChangeGoal implements goal.Store. It locks the goal's row during the change.
 func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func(*goal.State) error) (goal.State, error) {
-	var out goal.State
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (goal.State, error) {
 		before, err := one(s.goals(ctx, tx, `where id = $1`+s.db.ForUpdate(), id))
 		if err != nil {
-			return err
+			return goal.State{}, err
 		}
 		after, effects, err := goal.Apply(before, at, change)
 		if err != nil {
-			return err
+			return goal.State{}, err
 		}
-		out = after
 		if after.Seq == before.Seq {
-			return nil
+			return after, nil
 		}
-		if err := s.writeGoal(ctx, tx, before, after); err != nil {
-			return err
+		if err := writeGoal(ctx, tx, before, after); err != nil {
+			return after, err
 		}
-		return s.follow(ctx, tx, effects, at)
+		return after, s.follow(ctx, tx, effects, at)
 	})
-	return out, err
 }
 
 // follow writes the effects of a change in the transaction of the change. After its
@@ -127,10 +110,7 @@ func (s *Store) ChangeGoal(ctx context.Context, id string, at int64, change func
 // sends the cancellation.
 func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int64) error {
 	for _, v := range e.Sessions {
-		if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
-			on conflict (id) do nothing`, v[0], v[1], at); err != nil {
-			return err
-		}
+		addSession(ctx, tx, v[0], v[1], at)
 	}
 	for _, c := range e.Cancels {
 		if err := s.cancel(ctx, tx, c.Run, c.Session, "cancelled: "+c.Reason, at); err != nil {
@@ -146,13 +126,11 @@ func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int
 }
 
 // writeGoal writes the rows that differ between before and after.
-func (s *Store) writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) error {
+func writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) error {
 	g := after.Goal
-	if _, err := tx.ExecContext(ctx, `update goals set status = $2, reason = $3, steps = $4, version = $5, replans = $6, overhead = $7, seq = $8,
+	tx.Queue(ctx, `update goals set status = $2, reason = $3, steps = $4, version = $5, replans = $6, overhead = $7, seq = $8,
 		updated_at = $9, completed_at = $10 where id = $1`,
-		g.ID, string(g.Status), text(g.Reason), g.Steps, g.Version, g.Replans, int64(g.Overhead), g.Seq, g.UpdatedAt, g.EndedAt); err != nil {
-		return err
-	}
+		g.ID, g.Status, text(g.Reason), g.Steps, g.Version, g.Replans, g.Overhead, g.Seq, g.UpdatedAt, g.EndedAt)
 	for i, p := range after.Plans {
 		if i < len(before.Plans) && reflect.DeepEqual(before.Plans[i], p) {
 			continue
@@ -161,12 +139,10 @@ func (s *Store) writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.
 		if err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `insert into plans (goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at)
+		tx.Queue(ctx, `insert into plans (goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at)
 			values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (goal_id, version) do update set
 			status = excluded.status, decision = excluded.decision, feedback = excluded.feedback`,
-			g.ID, p.Version, string(p.Status), p.Source, text(string(draft)), int64(p.Cost), p.Decision, text(p.Feedback), p.At); err != nil {
-			return err
-		}
+			g.ID, p.Version, p.Status, p.Source, text(string(draft)), p.Cost, p.Decision, text(p.Feedback), p.At)
 	}
 	for i, t := range after.Tasks {
 		if i < len(before.Tasks) && reflect.DeepEqual(before.Tasks[i], t) {
@@ -180,12 +156,10 @@ func (s *Store) writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.
 		if i < len(before.Attempts) && before.Attempts[i] == a {
 			continue
 		}
-		if _, err := tx.ExecContext(ctx, `insert into task_attempts (run, goal_id, task_id, number, cost, started_at, ended_at, stopped_at)
+		tx.Queue(ctx, `insert into task_attempts (run, goal_id, task_id, number, cost, started_at, ended_at, stopped_at)
 			values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (run) do update set
 			cost = excluded.cost, ended_at = excluded.ended_at, stopped_at = excluded.stopped_at`,
-			a.Run, g.ID, a.Task, a.Number, int64(a.Cost), a.StartedAt, a.EndedAt, a.StoppedAt); err != nil {
-			return err
-		}
+			a.Run, g.ID, a.Task, a.Number, a.Cost, a.StartedAt, a.EndedAt, a.StoppedAt)
 	}
 	return nil
 }
@@ -195,17 +169,17 @@ func writeTask(ctx context.Context, tx *sqldb.Tx, goalID string, t goal.Task) er
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `insert into task_graph (id, goal_id, version, number, parent_id, title, description, status, assigned_to, agent_role,
+	tx.Queue(ctx, `insert into task_graph (id, goal_id, version, number, parent_id, title, description, status, assigned_to, agent_role,
 			priority, dependencies, estimated_cost, timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error,
 			created_at, started_at, completed_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
 		on conflict (id) do update set status = excluded.status, retry_count = excluded.retry_count, attempt = excluded.attempt,
 			lease = excluded.lease, deadline = excluded.deadline, result = excluded.result, artifacts = excluded.artifacts, error = excluded.error,
 			started_at = excluded.started_at, completed_at = excluded.completed_at`,
-		t.ID, goalID, t.Version, t.Number, t.Parent, text(t.Title), text(t.Description), string(t.Status), t.Assignee, text(t.Role),
-		t.Priority, string(dependencies), int64(t.Estimate), t.TimeoutMS, t.MaxRetries, t.Retries, t.Attempt, t.Lease, t.Deadline,
+		t.ID, goalID, t.Version, t.Number, t.Parent, text(t.Title), text(t.Description), t.Status, t.Assignee, text(t.Role),
+		t.Priority, string(dependencies), t.Estimate, t.TimeoutMS, t.MaxRetries, t.Retries, t.Attempt, t.Lease, t.Deadline,
 		text(t.Result), text(t.Artifacts), text(t.Error), t.CreatedAt, t.StartedAt, t.EndedAt)
-	return err
+	return nil
 }
 
 // goals reads the goals that a condition selects, with their plans, tasks and attempts. A
@@ -223,121 +197,83 @@ func (s *Store) goals(ctx context.Context, q sqldb.Querier, where string, args .
 		return all, err
 	}
 	at := map[string]*goal.State{}
-	places, ids := make([]string, len(all)), make([]any, len(all))
+	var ids parameters
+	in := ` where goal_id in (` + ids.list(len(all), func(i int) any { return all[i].ID }) + `) order by goal_id, `
 	for i := range all {
-		at[all[i].ID], places[i], ids[i] = &all[i], "$"+strconv.Itoa(i+1), all[i].ID
+		at[all[i].ID] = &all[i]
 	}
-	in := ` where goal_id in (` + strings.Join(places, ", ") + `) order by goal_id, `
-	if err := plansOf(ctx, q, at, in, ids); err != nil {
-		return nil, err
-	}
-	if err := tasksOf(ctx, q, at, in, ids); err != nil {
-		return nil, err
-	}
-	return all, attemptsOf(ctx, q, at, in, ids)
+	return all, errors.Join(
+		eachOf(ctx, q, at, `goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at from plans`+in+`version`, ids,
+			func(p *goal.Plan) []any {
+				return []any{&p.Version, &p.Status, &p.Source, sqldb.JSON(&p.Draft), &p.Cost, &p.Decision, &p.Feedback, &p.At}
+			}, func(g *goal.State, p goal.Plan) { g.Plans = append(g.Plans, p) }),
+		eachOf(ctx, q, at, `goal_id, id, version, number, parent_id, title, description, status, assigned_to, agent_role, priority, dependencies,
+			estimated_cost, timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error, created_at, started_at, completed_at
+			from task_graph`+in+`version, number`, ids,
+			func(t *goal.Task) []any {
+				return []any{
+					&t.ID, &t.Version, &t.Number, &t.Parent, &t.Title, &t.Description, &t.Status, &t.Assignee, &t.Role, &t.Priority, sqldb.JSON(&t.Dependencies),
+					&t.Estimate, &t.TimeoutMS, &t.MaxRetries, &t.Retries, &t.Attempt, &t.Lease, &t.Deadline, &t.Result, &t.Artifacts, &t.Error,
+					&t.CreatedAt, &t.StartedAt, &t.EndedAt,
+				}
+			}, func(g *goal.State, t goal.Task) {
+				if len(t.Dependencies) == 0 {
+					t.Dependencies = nil
+				}
+				g.Tasks = append(g.Tasks, t)
+			}),
+		eachOf(ctx, q, at, `goal_id, run, task_id, number, cost, started_at, ended_at, stopped_at from task_attempts`+in+`started_at, run`, ids,
+			func(a *goal.Attempt) []any {
+				return []any{&a.Run, &a.Task, &a.Number, &a.Cost, &a.StartedAt, &a.EndedAt, &a.StoppedAt}
+			}, func(g *goal.State, a goal.Attempt) { g.Attempts = append(g.Attempts, a) }))
 }
 
-// owned is a row with the id of its goal.
-type owned[T any] struct {
-	goal string
-	v    T
-}
-
-func plansOf(ctx context.Context, q sqldb.Querier, at map[string]*goal.State, in string, ids []any) error {
-	plans, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (owned[goal.Plan], error) {
-		var p owned[goal.Plan]
-		var draft string
-		if err := r.Scan(&p.goal, &p.v.Version, &p.v.Status, &p.v.Source, &draft, &p.v.Cost, &p.v.Decision, &p.v.Feedback, &p.v.At); err != nil {
-			return p, err
+// eachOf reads rows that belong to goals and calls add for each with its goal. The first
+// column is the goal's id; columns returns the destinations of the others.
+func eachOf[T any](ctx context.Context, q sqldb.Querier, goals map[string]*goal.State, query string, args []any,
+	columns func(*T) []any, add func(*goal.State, T),
+) error {
+	_, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (none struct{}, err error) {
+		var id string
+		var v T
+		if err = r.Scan(append([]any{&id}, columns(&v)...)...); err == nil {
+			add(goals[id], v)
 		}
-		if err := json.Unmarshal([]byte(draft), &p.v.Draft); err != nil {
-			return p, fmt.Errorf("plan %d of %s: %w", p.v.Version, p.goal, err)
-		}
-		return p, nil
-	}, `select goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at from plans`+in+`version`, ids...)
-	for _, p := range plans {
-		at[p.goal].Plans = append(at[p.goal].Plans, p.v)
-	}
-	return err
-}
-
-func tasksOf(ctx context.Context, q sqldb.Querier, at map[string]*goal.State, in string, ids []any) error {
-	tasks, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (owned[goal.Task], error) {
-		var o owned[goal.Task]
-		t := &o.v
-		var dependencies string
-		if err := r.Scan(&t.ID, &o.goal, &t.Version, &t.Number, &t.Parent, &t.Title, &t.Description, &t.Status, &t.Assignee, &t.Role, &t.Priority,
-			&dependencies, &t.Estimate, &t.TimeoutMS, &t.MaxRetries, &t.Retries, &t.Attempt, &t.Lease, &t.Deadline, &t.Result, &t.Artifacts,
-			&t.Error, &t.CreatedAt, &t.StartedAt, &t.EndedAt); err != nil {
-			return o, err
-		}
-		if err := json.Unmarshal([]byte(dependencies), &t.Dependencies); err != nil {
-			return o, fmt.Errorf("dependencies of %s: %w", t.ID, err)
-		}
-		if len(t.Dependencies) == 0 {
-			t.Dependencies = nil
-		}
-		return o, nil
-	}, `select id, goal_id, version, number, parent_id, title, description, status, assigned_to, agent_role, priority, dependencies, estimated_cost,
-		timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error, created_at, started_at, completed_at
-		from task_graph`+in+`version, number`, ids...)
-	for _, t := range tasks {
-		at[t.goal].Tasks = append(at[t.goal].Tasks, t.v)
-	}
-	return err
-}
-
-func attemptsOf(ctx context.Context, q sqldb.Querier, at map[string]*goal.State, in string, ids []any) error {
-	attempts, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (owned[goal.Attempt], error) {
-		var a owned[goal.Attempt]
-		err := r.Scan(&a.goal, &a.v.Run, &a.v.Task, &a.v.Number, &a.v.Cost, &a.v.StartedAt, &a.v.EndedAt, &a.v.StoppedAt)
-		return a, err
-	}, `select goal_id, run, task_id, number, cost, started_at, ended_at, stopped_at from task_attempts`+in+`started_at, run`, ids...)
-	for _, a := range attempts {
-		at[a.goal].Attempts = append(at[a.goal].Attempts, a.v)
-	}
+		return none, err
+	}, `select `+query, args...)
 	return err
 }
 
 // GoalOfRun implements goal.Store.
 func (s *Store) GoalOfRun(ctx context.Context, run string) (string, error) {
-	var id string
-	err := s.db.QueryRowContext(ctx, `select goal_id from task_attempts where run = $1`, run).Scan(&id)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", api.Errorf(api.NotFound, "run %s works on no task", run)
-	}
-	return id, err
+	id, err := sqldb.One[string](ctx, s.db, `select goal_id from task_attempts where run = $1`, run)
+	return id, missing(err, api.Errorf(api.NotFound, "run %s works on no task", run))
 }
 
 // RunOutcome implements goal.Store.
 func (s *Store) RunOutcome(ctx context.Context, run string) (goal.Outcome, error) {
 	var out goal.Outcome
-	var ending sqldb.Null[string]
-	var calls int
+	var end *engine.End
 	err := s.db.QueryRowContext(ctx, `select r.ending, r.cost,
-			(select count(*) from tool_calls c join turns t on t.id = c.turn_id where t.run = r.id and t.number = r.turns)
-		from runs r where r.id = $1`, run).Scan(&ending, &out.Cost, &calls)
-	if errors.Is(err, sqldb.ErrNotFound) || err == nil && !ending.Valid {
+			exists (select 1 from tool_calls c join turns t on t.id = c.turn_id where t.run = r.id and t.number = r.turns)
+		from runs r where r.id = $1`, run).Scan(sqldb.JSON(&end), &out.Cost, &out.Calls)
+	if errors.Is(err, sqldb.ErrNotFound) || err == nil && end == nil {
 		return out, api.Errorf(api.NotFound, "run %s has not ended", run)
 	}
 	if err != nil {
 		return out, err
-	}
-	var end engine.End
-	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
-		return out, fmt.Errorf("end of run %s: %w", run, err)
 	}
 	agent, err := s.definition(ctx, s.db, end.Run.Agent)
 	if err != nil {
 		return out, err
 	}
 	out.Success, out.Code, out.Reason, out.Error, out.Response, out.Turns = end.Success, end.Code, end.Reason, end.Error, end.Response, end.Turns
-	out.MaxTurns, out.Calls = agent.MaxTurns, calls > 0
+	out.MaxTurns = agent.MaxTurns
 	return out, nil
 }
 
 // Overdue implements goal.Store.
 func (s *Store) Overdue(ctx context.Context, at int64) ([]string, error) {
-	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (id string, err error) { return id, r.Scan(&id) },
+	return sqldb.All(ctx, s.db, sqldb.Column[string],
 		`select distinct goal_id from task_graph where deadline > 0 and deadline < $1 limit 100`, at)
 }

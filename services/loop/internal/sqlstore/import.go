@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -37,26 +36,23 @@ func (in Import) fingerprint() string {
 // or would be empty; Conflict when the session has runs that were not imported or is
 // terminated, or, with ReasonKeyTaken, when the part's key is bound to another part.
 func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
-	var out api.Imported
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		out = api.Imported{Session: in.Session, Agent: in.Agent, Run: in.Run, Cut: []api.CutLine{}, At: in.At}
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (api.Imported, error) {
+		out := api.Imported{Session: in.Session, Agent: in.Agent, Run: in.Run, Cut: []api.CutLine{}, At: in.At}
 		if in.Keyed {
 			if err := bindKey(ctx, tx, in.Run, in.fingerprint(), in.At); err != nil {
-				return err
+				return out, err
 			}
 		}
 		if in.New {
-			if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at)
-				select $1, id, $3, $3 from agents where id = $2 on conflict (id) do nothing`, in.Session, in.Agent, in.At); err != nil {
-				return err
-			}
+			tx.Queue(ctx, `insert into sessions (id, agent, created_at, updated_at)
+				select $1, id, $3, $3 from agents where id = $2 on conflict (id) do nothing`, in.Session, in.Agent, in.At)
 		}
 		position, after, before, err := s.importing(ctx, tx, in)
-		if err != nil || before != nil {
-			if before != nil {
-				out = *before
-			}
-			return err
+		switch {
+		case err != nil:
+			return out, err
+		case before != nil:
+			return *before, nil
 		}
 		r := transcript.Repair(in.Lines, in.First, after)
 		out.Turns, out.Kept = len(r.Turns), r.Kept
@@ -64,11 +60,10 @@ func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 			out.Cut = append(out.Cut, api.CutLine{Line: c.Line, Reason: c.Reason, Text: beginning(c.Text)})
 		}
 		if in.New && len(r.Turns) == 0 {
-			return nothingLeft(out)
+			return out, nothingLeft(out)
 		}
-		return s.importAll(ctx, tx, in, r, position, out)
+		return out, importAll(ctx, tx, in, r, position, out)
 	})
-	return out, err
 }
 
 // importing locks the session and returns the position and the end, in Unix microseconds,
@@ -89,33 +84,28 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 	case agent != in.Agent:
 		return 0, 0, nil, &api.Error{Code: api.Invalid, Message: "session " + in.Session + " belongs to " + agent, Next: "import for " + agent + ", or leave the session out"}
 	}
-	var answer string
-	err = tx.QueryRowContext(ctx, `select answer from imports where run = $1`, in.Run).Scan(&answer)
-	if err == nil {
-		before = &api.Imported{}
-		return 0, 0, before, json.Unmarshal([]byte(answer), before)
-	}
-	if !errors.Is(err, sqldb.ErrNotFound) {
-		return 0, 0, nil, err
+	err = tx.QueryRowContext(ctx, `select answer from imports where run = $1`, in.Run).Scan(sqldb.JSON(&before))
+	if err == nil || !errors.Is(err, sqldb.ErrNotFound) {
+		return 0, 0, before, err
 	}
 	if terminated != 0 {
 		return 0, 0, nil, &api.Error{Code: api.Conflict, Reason: api.ReasonTerminated, Message: "session " + in.Session + " is terminated", Next: "import into a new session"}
 	}
-	var own int
-	if err := tx.QueryRowContext(ctx, `select count(*) from runs where session = $1 and id not in (select run from imports where session = $1)`, in.Session).Scan(&own); err != nil {
+	own, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from runs where session = $1 and id not in (select run from imports where session = $1))`, in.Session)
+	if err != nil {
 		return 0, 0, nil, err
 	}
-	if own > 0 {
+	if own {
 		return 0, 0, nil, &api.Error{
 			Code: api.Conflict, Message: "session " + in.Session + " has runs of its own: a transcript cannot be appended to it",
 			Next: "import into a new session",
 		}
 	}
-	err = tx.QueryRowContext(ctx, `select coalesce(max(ended_at), 0) from turns where session = $1`, in.Session).Scan(&after)
+	after, err = sqldb.One[int64](ctx, tx, `select coalesce(max(ended_at), 0) from turns where session = $1`, in.Session)
 	return position, after, nil, err
 }
 
-func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repaired, position int64, out api.Imported) error {
+func importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repaired, position int64, out api.Imported) error {
 	cmd := api.Run{Run: in.Run, Agent: in.Agent, Session: in.Session, Kind: api.RunImport, By: api.Principal{Kind: api.External}, AcceptedAt: in.At}
 	end := engine.End{Run: cmd, Success: true, Turns: len(r.Turns), At: in.At, State: api.StateSleeping, Why: "imported", Outcome: api.OutcomeConsumed}
 	var texts [4]string
@@ -126,38 +116,25 @@ func (s *Store) importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transc
 		}
 		texts[i] = string(data)
 	}
-	if _, err := tx.ExecContext(ctx, `insert into runs (id, session, agent, command, input, turns, ending, fate, started_at, ended_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], int64(len(r.Turns)), texts[2], api.OutcomeConsumed, in.At); err != nil {
-		return err
-	}
+	tx.Queue(ctx, `insert into runs (id, session, agent, command, input, turns, ending, fate, started_at, ended_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], len(r.Turns), texts[2], api.OutcomeConsumed, in.At)
 	for i, t := range r.Turns {
 		id := fmt.Sprintf("%s.%d", in.Run, i+1)
-		if _, err := tx.ExecContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source,
+		tx.Queue(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source,
 				thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '', $11, 'stop', 0, 0, 0, '', $12, $13)`,
-			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External,
-			text(t.Text), "import", t.StartedAt, t.EndedAt); err != nil {
-			return err
-		}
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '', 'import', 'stop', 0, 0, 0, '', $11, $12)`,
+			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External, text(t.Text), t.StartedAt, t.EndedAt)
 		for n, c := range t.Calls {
-			if _, err := tx.ExecContext(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, outcome, result)
-				values ($1, $2, $3, $4, $5, $6, $7)`, id, n, text(c.ID), text(c.Name), text(string(c.Arguments)), api.OutcomeOK, text(c.Result)); err != nil {
-				return err
-			}
+			tx.Queue(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, outcome, result)
+				values ($1, $2, $3, $4, $5, $6, $7)`, id, n, text(c.ID), text(c.Name), text(string(c.Arguments)), api.OutcomeOK, text(c.Result))
 		}
 	}
-	if _, err := tx.ExecContext(ctx, `insert into imports (run, session, answer, imported_at) values ($1, $2, $3, $4)`, in.Run, in.Session, text(texts[3]), in.At); err != nil {
-		return err
-	}
+	tx.Queue(ctx, `insert into imports (run, session, answer, imported_at) values ($1, $2, $3, $4)`, in.Run, in.Session, text(texts[3]), in.At)
 	for i, c := range r.Cuts {
-		if _, err := tx.ExecContext(ctx, `insert into import_cuts (run, idx, line, reason, content) values ($1, $2, $3, $4, $5)`,
-			in.Run, i, c.Line, text(c.Reason), text(c.Text)); err != nil {
-			return err
-		}
+		tx.Queue(ctx, `insert into import_cuts (run, idx, line, reason, content) values ($1, $2, $3, $4, $5)`, in.Run, i, c.Line, text(c.Reason), text(c.Text))
 	}
-	_, err := tx.ExecContext(ctx, `update sessions set turns = turns + $2, runs = runs + $3, updated_at = $4 where id = $1`,
-		in.Session, int64(len(r.Turns)), int64(r.Users), in.At)
-	return err
+	tx.Queue(ctx, `update sessions set turns = turns + $2, runs = runs + $3, updated_at = $4 where id = $1`, in.Session, len(r.Turns), r.Users, in.At)
+	return nil
 }
 
 // beginning returns the first 200 characters of a cut line, for the answer.

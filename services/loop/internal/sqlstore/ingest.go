@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -35,25 +34,18 @@ const behindAtOnce = 1000
 // that have turns which are not ingested. last is the id to continue after, or "" if
 // there are no more sessions.
 func (s Memory) Behind(ctx context.Context, after string) (behind []string, last string, err error) {
-	type looked struct {
-		id     string
-		behind bool
-	}
-	all, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (l looked, err error) {
-		var n int64
-		err = r.Scan(&l.id, &n)
-		l.behind = n > 0
-		return l, err
+	_, err = sqldb.All(ctx, s.db, func(r sqldb.Scanner) (none struct{}, err error) {
+		var id string
+		var more bool
+		if err = r.Scan(&id, &more); more {
+			behind = append(behind, id)
+		} else {
+			last = id
+		}
+		return none, err
 	}, `with page as (select id, turns from sessions where id > $1 order by id limit `+strconv.Itoa(behindAtOnce)+`)
 		select id, 1 from page where turns > coalesce((select position from memory_progress p where p.session = page.id), 0)
 		union all select max(id), 0 from page having count(*) = `+strconv.Itoa(behindAtOnce), after)
-	for _, l := range all {
-		if l.behind {
-			behind = append(behind, l.id)
-		} else {
-			last = l.id
-		}
-	}
 	return behind, last, err
 }
 
@@ -80,8 +72,7 @@ func (s Memory) Ingest(ctx context.Context, at int64, sessions ...string) (int, 
 // ingest ingests turns of some sessions, which are sorted, in one transaction. left are
 // the sessions that may have more turns.
 func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int, left []string, err error) {
-	places, ids := list(1, sessions)
-	from, err := s.progress(ctx, s.db, `select session, position from memory_progress where session in (`+places+`)`, ids)
+	from, err := progress(ctx, s.db, sessions, "")
 	if err != nil {
 		return 0, nil, err
 	}
@@ -98,10 +89,9 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 	}
 	// Its digest does not change either. Digesting here keeps the transaction short.
 	var all []taken
-	asked := map[string]bool{} // sessions with turns to ingest
 	for _, t := range turns {
 		if len(all) == 0 || all[len(all)-1].session != t.Session {
-			all, asked[t.Session] = append(all, taken{session: t.Session, agent: t.Agent}), true
+			all = append(all, taken{session: t.Session, agent: t.Agent})
 		}
 		to := &all[len(all)-1]
 		to.turns, to.digests, to.through = append(to.turns, t.Turn), append(to.digests, memory.DigestTurn(t.Turn)), t.position
@@ -130,7 +120,8 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 	s.expired.note(expired, at)
 	for _, id := range sessions {
 		// A session that a concurrent replica ingested first may have more turns since.
-		if !took[id] && (asked[id] || len(turns) == digestAtOnce) {
+		asked := slices.ContainsFunc(all, func(t taken) bool { return t.session == id })
+		if !took[id] && (asked || len(turns) == digestAtOnce) {
 			left = append(left, id)
 		}
 	}
@@ -145,15 +136,19 @@ type taken struct {
 	through        int64 // position of the last turn
 }
 
-func (s Memory) progress(ctx context.Context, q sqldb.Querier, query string, args []any) (map[string]int64, error) {
+// progress returns the positions up to which sessions are ingested. lock is the end of
+// the query.
+func progress(ctx context.Context, q sqldb.Querier, sessions []string, lock string) (map[string]int64, error) {
 	at := map[string]int64{}
+	var args parameters
+	in := args.list(len(sessions), func(i int) any { return sessions[i] })
 	_, err := sqldb.All(ctx, q, func(r sqldb.Scanner) (none struct{}, err error) {
 		var session string
 		var position int64
 		err = r.Scan(&session, &position)
 		at[session] = position
 		return none, err
-	}, query, args...)
+	}, `select session, position from memory_progress where session in (`+in+`)`+lock, args...)
 	return at, err
 }
 
@@ -164,44 +159,25 @@ func (s Memory) claimProgress(ctx context.Context, tx *sqldb.Tx, all []taken, fr
 	names := make([]string, len(all))
 	for i, t := range all {
 		names[i] = t.session
-	}
-	if s.db.Engine == sqldb.Postgres { // so that there is a row to lock
-		places, ids := list(1, names)
-		if _, err := tx.ExecContext(ctx, `insert into memory_progress (session, position) values (`+strings.ReplaceAll(places, ", ", ", 0), (")+`, 0)
-			on conflict (session) do nothing`, ids...); err != nil {
-			return nil, err
+		if s.db.Engine == sqldb.Postgres { // so that there is a row to lock
+			tx.Queue(ctx, `insert into memory_progress (session, position) values ($1, 0) on conflict (session) do nothing`, t.session)
 		}
 	}
-	places, ids := list(1, names)
-	now, err := s.progress(ctx, tx, `select session, position from memory_progress where session in (`+places+`) order by session`+s.db.ForUpdate(), ids)
+	now, err := progress(ctx, tx, names, ` order by session`+s.db.ForUpdate())
 	if err != nil {
 		return nil, err
 	}
-	var args parameters
-	var rows []string
+	var args []any
 	for _, t := range all {
 		if now[t.session] == from[t.session] {
-			mine = append(mine, t)
-			rows = append(rows, `(`+args.add(t.session)+`, `+args.add(t.through)+`)`)
+			mine, args = append(mine, t), append(args, t.session, t.through)
 		}
 	}
-	if len(mine) == 0 {
-		return nil, nil
+	if len(mine) > 0 {
+		tx.Queue(ctx, `insert into memory_progress (session, position) values `+rows(len(mine), 2)+`
+			on conflict (session) do update set position = excluded.position`, args...)
 	}
-	_, err = tx.ExecContext(ctx, `insert into memory_progress (session, position) values `+strings.Join(rows, ", ")+`
-		on conflict (session) do update set position = excluded.position`, args...)
-	return mine, err
-}
-
-// list returns the placeholders, numbered from first, and the arguments for a list of
-// values.
-func list(first int, values []string) (places string, args []any) {
-	all := make([]string, len(values))
-	args = make([]any, len(values))
-	for i, v := range values {
-		all[i], args[i] = "$"+strconv.Itoa(first+i), v
-	}
-	return strings.Join(all, ", "), args
+	return mine, nil
 }
 
 // takeIn writes the memories of turns and returns the number of turns.
@@ -213,9 +189,7 @@ func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, e
 			episodes = append(episodes, ofAgent{of.agent, d.Episode})
 		}
 	}
-	if err := addEpisodes(ctx, tx, episodes); err != nil {
-		return 0, err
-	}
+	addEpisodes(ctx, tx, episodes)
 	for _, of := range all {
 		for i, t := range of.turns {
 			if err := s.digest(ctx, tx, t, of.digests[i]); err != nil {
@@ -244,9 +218,7 @@ func (s Memory) digest(ctx context.Context, tx *sqldb.Tx, t api.Turn, d memory.D
 		}
 	}
 	for _, n := range d.Notes {
-		if err := s.addNote(ctx, tx, t.Agent, n); err != nil {
-			return err
-		}
+		addNote(ctx, tx, t.Agent, n)
 	}
 	return nil
 }
@@ -260,18 +232,22 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 			last[t.Run] = t
 		}
 	}
-	type recall struct{ run, ending, arguments string }
-	places, args := list(2, runs)
+	type recall struct {
+		run, arguments string
+		end            engine.End
+	}
+	args := parameters{string(api.OutcomeOK)}
+	places := args.list(len(runs), func(i int) any { return runs[i] })
 	recalls, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (c recall, err error) {
 		var turns int
-		err = r.Scan(&c.run, &turns, &c.ending, &c.arguments)
+		err = r.Scan(&c.run, &turns, sqldb.JSON(&c.end), &c.arguments)
 		if turns != last[c.run].Number {
 			c.run = "" // its last turn is ingested later
 		}
 		return c, err
 	}, `select r.id, r.turns, r.ending, c.arguments from runs r join turns t on t.run = r.id join tool_calls c on c.turn_id = t.id
 		where r.id in (`+places+`) and r.ending is not null and c.name = 'recall_procedure' and c.outcome = $1
-		order by r.id, t.number, c.idx`, append([]any{string(api.OutcomeOK)}, args...)...)
+		order by r.id, t.number, c.idx`, args...)
 	if err != nil {
 		return err
 	}
@@ -282,19 +258,13 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 			continue
 		}
 		counted[[2]string{c.run, name}] = true
-		var end engine.End
-		if err := json.Unmarshal([]byte(c.ending), &end); err != nil {
-			return fmt.Errorf("end of run %s: %w", c.run, err)
-		}
 		worked, not := 1, 0
-		if !end.Success {
+		if !c.end.Success {
 			worked, not = 0, 1
 		}
 		t := last[c.run]
-		if _, err := tx.ExecContext(ctx, `update procedural_memory set success_count = success_count + $3, failure_count = failure_count + $4,
-			last_used_at = $5 where agent = $1 and name = $2`, t.Agent, name, worked, not, t.EndedAt); err != nil {
-			return err
-		}
+		tx.Queue(ctx, `update procedural_memory set success_count = success_count + $3, failure_count = failure_count + $4,
+			last_used_at = $5 where agent = $1 and name = $2`, t.Agent, name, worked, not, t.EndedAt)
 	}
 	return nil
 }
@@ -304,17 +274,11 @@ const maxDecisions = 10
 
 // summarise updates a session's summary with the turns that are ingested.
 func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
-	var said, decisions, tools, outcomes string
+	var said string
+	made, used, count := []string{}, []string{}, map[string]int{}
 	err := tx.QueryRowContext(ctx, `select summary, key_decisions, tools_used, outcomes from session_summaries where session = $1`+s.db.ForUpdate(), of.session).
-		Scan(&said, &decisions, &tools, &outcomes)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		decisions, tools, outcomes = `[]`, `[]`, `{}`
-	} else if err != nil {
-		return err
-	}
-	var made, used []string
-	count := map[string]int{}
-	if err := errors.Join(json.Unmarshal([]byte(decisions), &made), json.Unmarshal([]byte(tools), &used), json.Unmarshal([]byte(outcomes), &count)); err != nil {
+		Scan(&said, sqldb.JSON(&made), sqldb.JSON(&used), sqldb.JSON(&count))
+	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
 		return fmt.Errorf("summary of %s: %w", of.session, err)
 	}
 	var spent int64 // tokens
@@ -344,22 +308,14 @@ func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `insert into session_summaries (session, agent, summary, key_decisions, tools_used, outcomes, turns, tokens, cost, created_at, updated_at)
+	tx.Queue(ctx, `insert into session_summaries (session, agent, summary, key_decisions, tools_used, outcomes, turns, tokens, cost, created_at, updated_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
 		on conflict (session) do update set summary = excluded.summary, key_decisions = excluded.key_decisions, tools_used = excluded.tools_used,
 			outcomes = excluded.outcomes, turns = session_summaries.turns + excluded.turns, tokens = session_summaries.tokens + excluded.tokens,
 			cost = session_summaries.cost + excluded.cost, updated_at = excluded.updated_at`,
-		of.session, of.agent, text(said), text(string(notNull(madeText))), text(string(notNull(usedText))), string(countText), len(of.turns), spent, int64(cost),
+		of.session, of.agent, text(said), text(string(madeText)), text(string(usedText)), string(countText), len(of.turns), spent, cost,
 		of.turns[len(of.turns)-1].EndedAt)
-	return err
-}
-
-// notNull replaces the JSON of a nil list by that of an empty one.
-func notNull(list []byte) []byte {
-	if string(list) == "null" {
-		return []byte("[]")
-	}
-	return list
+	return nil
 }
 
 // expiries holds the times, in Unix microseconds, at which this process last removed the
@@ -408,32 +364,20 @@ func (s Memory) expireDue(ctx context.Context, tx *sqldb.Tx, all []taken, at int
 // expire removes an agent's expired notes and facts and its episodes that are older than
 // [memory.EpisodeLife].
 func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
-	if _, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and expires_at > 0 and expires_at <= $2`, agent, at); err != nil {
-		return err
-	}
-	if err := s.drop(ctx, tx, agent, "expired", at, `and expires_at > 0 and expires_at <= $2 order by category, key limit 100`, at); err != nil {
+	tx.Queue(ctx, `delete from working_memory where agent = $1 and expires_at > 0 and expires_at <= $2`, agent, at)
+	if _, err := s.drop(ctx, tx, agent, "expired", at, `and expires_at > 0 and expires_at <= $2 order by category, key limit 100`, at); err != nil {
 		return err
 	}
 	if err := s.indexOld(ctx, tx, agent); err != nil {
 		return err
 	}
-	old, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (id string, err error) {
-		err = r.Scan(&id)
-		return id, err
-	},
+	old, err := sqldb.All(ctx, tx, sqldb.Column[string],
 		`select id from episodic_memory where agent = $1 and created_at < $2 order by created_at, id limit 500`, agent, at-memory.EpisodeLife.Microseconds())
-	if err != nil {
-		return err
-	}
 	for _, id := range old {
-		if _, err := tx.ExecContext(ctx, `delete from episodic_memory where agent = $1 and id = $2`, agent, id); err != nil {
-			return err
-		}
-		if err := unindex(ctx, tx, agent, memory.Episodic, id); err != nil {
-			return err
-		}
+		tx.Queue(ctx, `delete from episodic_memory where agent = $1 and id = $2`, agent, id)
+		unindex(ctx, tx, agent, memory.Episodic, id)
 	}
-	return nil
+	return err
 }
 
 // indexOld indexes facts that were written by a release without an index.
@@ -444,13 +388,8 @@ func (s Memory) indexOld(ctx context.Context, tx *sqldb.Tx, agent string) error 
 	}, `select category, key, value, source from semantic_memory t where agent = $1 and not exists (
 			select 1 from memory_text m where m.scope = $2 and m.id = (t.category || '/' || t.key))
 		order by category, key limit 100`, agent, scope(agent, memory.Semantic))
-	if err != nil {
-		return err
-	}
 	for _, f := range all {
-		if err := index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source); err != nil {
-			return err
-		}
+		index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
 	}
-	return nil
+	return err
 }

@@ -1,11 +1,10 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -38,41 +37,26 @@ type Claimed struct {
 // caller retries and publishes it. Errors: Conflict when the key is bound to another
 // request.
 func (s *Store) Claim(ctx context.Context, k Key) (Claimed, error) {
-	var out Claimed
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		out = Claimed{}
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (Claimed, error) {
 		if err := bindKey(ctx, tx, k.Run, k.fingerprint(), k.At); err != nil {
-			return err
+			return Claimed{}, err
 		}
-		var command string
-		err := tx.QueryRowContext(ctx, `select command from runs where id = $1`, k.Run).Scan(&command)
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return nil
-		}
+		var cmd api.Run
+		err := tx.QueryRowContext(ctx, `select command from runs where id = $1`, k.Run).Scan(sqldb.JSON(&cmd))
 		if err != nil {
-			return err
+			return Claimed{}, missing(err, nil)
 		}
 		// The key's row may have been deleted after keysKept and inserted again.
-		var cmd api.Run
-		if err := json.Unmarshal([]byte(command), &cmd); err != nil {
-			return fmt.Errorf("command of run %s: %w", k.Run, err)
-		}
 		if (Key{Run: k.Run, Content: cmd.Content, Mode: cmd.Mode}).fingerprint() != k.fingerprint() {
-			return keyTaken()
+			return Claimed{}, keyTaken()
 		}
-		out = Claimed{Begun: true, At: cmd.AcceptedAt}
-		return nil
+		return Claimed{Begun: true, At: cmd.AcceptedAt}, nil
 	})
-	return out, err
 }
 
 // fingerprint returns the hash of a request's mode and content; mode "" is the default.
 func (k Key) fingerprint() string {
-	mode := k.Mode
-	if mode == "" {
-		mode = api.ModeQueue
-	}
-	return fingerprint(string(mode), k.Content)
+	return fingerprint(string(cmp.Or(k.Mode, api.ModeQueue)), k.Content)
 }
 
 // fingerprint hashes the parts of a request, each with its length as a prefix, so that
@@ -89,15 +73,10 @@ func fingerprint(parts ...string) string {
 // bindKey binds a key to a request and deletes expired keys. Errors: Conflict when the
 // key is bound to another request.
 func bindKey(ctx context.Context, tx *sqldb.Tx, run, request string, at int64) error {
-	if _, err := tx.ExecContext(ctx, `delete from request_keys where at < $1`, at-keysKept.Microseconds()); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, `insert into request_keys (run, fingerprint, at) values ($1, $2, $3) on conflict (run) do nothing`,
-		run, request, at); err != nil {
-		return err
-	}
-	var bound string
-	if err := tx.QueryRowContext(ctx, `select fingerprint from request_keys where run = $1`, run).Scan(&bound); err != nil {
+	tx.Queue(ctx, `delete from request_keys where at < $1`, at-keysKept.Microseconds())
+	tx.Queue(ctx, `insert into request_keys (run, fingerprint, at) values ($1, $2, $3) on conflict (run) do nothing`, run, request, at)
+	bound, err := sqldb.One[string](ctx, tx, `select fingerprint from request_keys where run = $1`, run)
+	if err != nil {
 		return err
 	}
 	if bound != request {

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -43,53 +42,37 @@ type mailRun struct {
 // NotFound.
 func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now int64) (MailRun, error) {
 	sender := strings.ToLower(cmd.By.Address)
-	var out MailRun
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		out = MailRun{}
-		var id string
-		err := tx.QueryRowContext(ctx, `select id from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&id)
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return api.Errorf(api.NotFound, "there is no agent %s", cmd.Agent)
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (out MailRun, err error) {
+		if err := s.lockAgent(ctx, tx, cmd.Agent); err != nil {
+			return out, err
 		}
-		if err != nil {
-			return err
-		}
-		since := now - MailDay.Microseconds()
-		if _, err := tx.ExecContext(ctx, `delete from mail_runs where agent = $1 and at < $2 and run <> $3`, cmd.Agent, since, cmd.Run); err != nil {
-			return err
-		}
-		runs, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (mailRun, error) {
-			var m mailRun
-			var cost api.Micros
-			var ending sqldb.Null[string]
-			if err := r.Scan(&m.run, &m.sender, &m.at, &m.cap, &cost, &ending); err != nil {
-				return m, err
+		tx.Queue(ctx, `delete from mail_runs where agent = $1 and at < $2 and run <> $3`, cmd.Agent, now-MailDay.Microseconds(), cmd.Run)
+		// A run in progress is charged what it may cost.
+		runs, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (m mailRun, err error) {
+			var ended bool
+			if err = r.Scan(&m.run, &m.sender, &m.at, &m.cap, &m.charged, &ended); !ended {
+				m.charged = max(m.charged, m.cap)
 			}
-			if m.charged = cost; !ending.Valid {
-				m.charged = max(cost, m.cap)
-			}
-			return m, nil
-		}, `select m.run, m.sender, m.at, m.reserved, coalesce(r.cost, 0), r.ending from mail_runs m left join runs r on r.id = m.run
+			return m, err
+		}, `select m.run, m.sender, m.at, m.reserved, coalesce(r.cost, 0), r.ending is not null from mail_runs m left join runs r on r.id = m.run
 			where m.agent = $1 order by m.at, m.run`, cmd.Agent)
 		if err != nil {
-			return err
+			return out, err
 		}
 		for _, m := range runs {
 			if m.run == cmd.Run {
-				out.Cost = m.cap
-				return nil
+				return MailRun{Cost: m.cap}, nil
 			}
 		}
 		if out = b.admit(sender, runs); out.Until > 0 {
-			_, err = tx.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3)
+			tx.Queue(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3)
 				on conflict (agent, sender) do update set until = excluded.until`, cmd.Agent, sender, out.Until)
-			return err
+			return out, nil
 		}
-		_, err = tx.ExecContext(ctx, `insert into mail_runs (run, agent, sender, at, reserved) values ($1, $2, $3, $4, $5)`,
+		tx.Queue(ctx, `insert into mail_runs (run, agent, sender, at, reserved) values ($1, $2, $3, $4, $5)`,
 			cmd.Run, cmd.Agent, sender, now, int64(out.Cost))
-		return err
+		return out, nil
 	})
-	return out, err
 }
 
 // admit decides on one more run of a sender. runs are the runs of the last [MailDay],
@@ -130,21 +113,15 @@ func (b MailBudget) admit(sender string, runs []mailRun) MailRun {
 
 // MailAdmitted reports whether a run has a reservation of [Store.AdmitMail].
 func (s *Store) MailAdmitted(ctx context.Context, run string) (bool, error) {
-	var n int
-	err := s.db.QueryRowContext(ctx, `select count(*) from mail_runs where run = $1`, run).Scan(&n)
-	return n > 0, err
+	return sqldb.One[bool](ctx, s.db, `select count(*) > 0 from mail_runs where run = $1`, run)
 }
 
 // LastMailRun returns the id of the latest run that mail of a sender has started, or ""
 // if there is none.
 func (s *Store) LastMailRun(ctx context.Context, agent, sender string) (string, error) {
-	var run string
-	err := s.db.QueryRowContext(ctx, `select run from mail_runs where agent = $1 and sender = $2 order by at desc, run desc limit 1`,
-		agent, strings.ToLower(sender)).Scan(&run)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", nil
-	}
-	return run, err
+	run, err := sqldb.One[string](ctx, s.db, `select run from mail_runs where agent = $1 and sender = $2 order by at desc, run desc limit 1`,
+		agent, strings.ToLower(sender))
+	return run, missing(err, nil)
 }
 
 // HeldMail is a sender whose mail is held until a budget permits it or its agent is
@@ -155,7 +132,8 @@ type HeldMail struct {
 }
 
 func heldRow(r sqldb.Scanner) (h HeldMail, err error) {
-	return h, r.Scan(&h.Agent, &h.Sender, &h.Until)
+	err = r.Scan(&h.Agent, &h.Sender, &h.Until)
+	return h, err
 }
 
 // HoldMail holds the mail of a sender until a time, in Unix microseconds. If the sender's
@@ -180,8 +158,6 @@ func (s *Store) DueMail(ctx context.Context, now int64) ([]HeldMail, error) {
 
 // FreeMail removes a hold, unless its time has changed since it was read.
 func (s *Store) FreeMail(ctx context.Context, h HeldMail) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		_, err := tx.ExecContext(ctx, `delete from mail_held where agent = $1 and sender = $2 and until = $3`, h.Agent, h.Sender, h.Until)
-		return err
-	})
+	_, err := s.db.ExecContext(ctx, `delete from mail_held where agent = $1 and sender = $2 and until = $3`, h.Agent, h.Sender, h.Until)
+	return err
 }

@@ -42,10 +42,9 @@ func marked(scope, text string) []string {
 }
 
 // index writes a memory's words to the index, in the transaction that writes the memory.
-func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, parts ...string) error {
+func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, parts ...string) {
 	in := scope(agent, tier)
-	_, err := tx.ExecContext(ctx, textsIn[1], in, id, indexed(in, parts...))
-	return err
+	tx.Queue(ctx, textsIn[1], in, id, indexed(in, parts...))
 }
 
 // indexed returns the text that the index has of a memory: its marked words, up to
@@ -61,9 +60,8 @@ func indexed(scope string, parts ...string) string {
 	return body.String()
 }
 
-func unindex(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string) error {
-	_, err := tx.ExecContext(ctx, `delete from memory_text where scope = $1 and id = $2`, scope(agent, tier), id)
-	return err
+func unindex(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string) {
+	tx.Queue(ctx, `delete from memory_text where scope = $1 and id = $2`, scope(agent, tier), id)
 }
 
 func decimal(f float64) string { return strconv.FormatFloat(min(max(f, 0), 1), 'f', -1, 64) }
@@ -73,18 +71,13 @@ func perMille(f float64) int64 { return int64(math.Round(min(max(f, 0), 1) * 100
 func tokens(s string) int64 { return memory.Quarter{}.Count(s) }
 
 // Remember implements [memory.Writer].
-func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (fate memory.Outcome, err error) {
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		fate, err = s.remember(ctx, tx, agent, f)
-		return err
-	})
-	return fate, err
+func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (memory.Outcome, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (memory.Outcome, error) { return s.remember(ctx, tx, agent, f) })
 }
 
 // standing is a fact as it is stored.
 type standing struct {
 	memory.Fact
-	confidence                string
 	version, versions, expiry int64
 }
 
@@ -93,37 +86,34 @@ func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memo
 	old := standing{Fact: memory.Fact{Category: f.Category, Key: f.Key}}
 	err := tx.QueryRowContext(ctx, `select value, confidence, source, origin, origin_address, turn, version, versions, expires_at, updated_at
 		from semantic_memory where agent = $1 and category = $2 and key = $3`+s.db.ForUpdate(), agent, f.Category, f.Key).
-		Scan(&old.Value, &old.confidence, &old.Source, &old.By.Kind, &old.By.Address, &old.Turn, &old.version, &old.versions, &old.expiry, &old.At)
+		Scan(&old.Value, &old.Confidence, &old.Source, &old.By.Kind, &old.By.Address, &old.Turn, &old.version, &old.versions, &old.expiry, &old.At)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return s.learn(ctx, tx, agent, f)
 	}
 	if err != nil {
 		return "", err
 	}
-	if old.Confidence, err = strconv.ParseFloat(old.confidence, 64); err != nil {
-		return "", fmt.Errorf("confidence of %s: %w", f.ID(), err)
-	}
 	expired := old.expiry != 0 && old.expiry <= f.At
 	if f.Counts {
-		f = memory.Counted(old.Value, f)
-		return memory.FactSame, s.replace(ctx, tx, agent, f, old.version, old.versions)
+		replaceFact(ctx, tx, agent, memory.Counted(old.Value, f), old.version, old.versions)
+		return memory.FactSame, nil
 	}
 	switch {
 	case f.Value == old.Value && !expired:
-		return memory.FactSame, s.verify(ctx, tx, agent, f, old)
+		verify(ctx, tx, agent, f, old)
+		return memory.FactSame, nil
 	case f.At < old.At:
 		return memory.FactSame, nil // a newer value is stored
 	case !expired && !f.MayReplace(old.By):
-		return memory.FactRefused, s.claim(ctx, tx, agent, f, old)
+		return memory.FactRefused, claim(ctx, tx, agent, f, old)
 	}
 	was := "superseded"
 	if expired {
 		was = "expired"
 	}
-	if err := s.history(ctx, tx, agent, old.Fact, old.version, was, f.At); err != nil {
-		return "", err
-	}
-	return memory.FactSuperseded, s.replace(ctx, tx, agent, f, old.versions+1, old.versions+1)
+	history(ctx, tx, agent, old.Fact, old.version, was, f.At)
+	replaceFact(ctx, tx, agent, f, old.versions+1, old.versions+1)
+	return memory.FactSuperseded, nil
 }
 
 // learn inserts a fact that is not stored yet. Errors: [sqldb.ErrBusy] if a concurrent
@@ -141,30 +131,27 @@ func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.
 	if err != nil {
 		return "", err
 	}
-	if n, err := res.RowsAffected(); err != nil {
-		return "", err
-	} else if n == 0 {
+	if n, _ := res.RowsAffected(); n == 0 {
 		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // inserted by a concurrent transaction: retry
 	}
 	if err := s.crowdOut(ctx, tx, agent, f.At); err != nil {
 		return "", err
 	}
-	return memory.FactNew, index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
+	index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
+	return memory.FactNew, nil
 }
 
-func (s Memory) replace(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version, versions int64) error {
-	if _, err := tx.ExecContext(ctx, `update semantic_memory set value = $4, confidence = $5, source = $6, origin = $7, origin_address = $8, turn = $9,
+func replaceFact(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version, versions int64) {
+	tx.Queue(ctx, `update semantic_memory set value = $4, confidence = $5, source = $6, origin = $7, origin_address = $8, turn = $9,
 		version = $10, versions = $11, expires_at = $12, updated_at = $13 where agent = $1 and category = $2 and key = $3`,
-		agent, f.Category, f.Key, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, version, versions, f.Expires, f.At); err != nil {
-		return err
-	}
-	return index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
+		agent, f.Category, f.Key, f.Value, decimal(f.Confidence), f.Source, f.By.Kind, f.By.Address, f.Turn, version, versions, f.Expires, f.At)
+	index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
 }
 
 // verify records that a fact with the stored value was observed again. If the new source
 // has at least the authority of the stored one, the confidence becomes the higher of the
 // two; if it has more, it also becomes the fact's source.
-func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
+func verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) {
 	confidence, by, expires := old.Confidence, old.By, old.expiry
 	switch is, was := f.By.Kind.Authority(), old.By.Kind.Authority(); {
 	case is > was:
@@ -172,10 +159,9 @@ func (s Memory) verify(ctx context.Context, tx *sqldb.Tx, agent string, f memory
 	case is == was: // a source of the same authority does not lower the confidence
 		confidence, expires = max(confidence, f.Confidence), later(expires, f.Expires)
 	}
-	_, err := tx.ExecContext(ctx, `update semantic_memory set confidence = $4, origin = $5, origin_address = $6, expires_at = $7,
+	tx.Queue(ctx, `update semantic_memory set confidence = $4, origin = $5, origin_address = $6, expires_at = $7,
 		verified_at = case when verified_at > $8 then verified_at else $8 end where agent = $1 and category = $2 and key = $3`,
-		agent, f.Category, f.Key, decimal(confidence), string(by.Kind), by.Address, expires, f.At)
-	return err
+		agent, f.Category, f.Key, decimal(confidence), by.Kind, by.Address, expires, f.At)
 }
 
 // later returns the later of two expiry times; 0 means never.
@@ -188,30 +174,24 @@ func later(a, b int64) int64 {
 
 // claim records in the history a value that may not replace the stored one (see
 // [memory.Fact.MayReplace]). The same value of the same turn is recorded once.
-func (s Memory) claim(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
-	var n int
-	if err := tx.QueryRowContext(ctx, `select count(*) from semantic_history where agent = $1 and category = $2 and key = $3
-		and fate = 'refused' and turn = $4 and value = $5`, agent, f.Category, f.Key, f.Turn, f.Value).Scan(&n); err != nil || n > 0 {
+func claim(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
+	known, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from semantic_history where agent = $1 and category = $2 and key = $3
+		and fate = 'refused' and turn = $4 and value = $5)`, agent, f.Category, f.Key, f.Turn, f.Value)
+	if err != nil || known {
 		return err
 	}
-	if err := s.history(ctx, tx, agent, f, old.versions+1, "refused", f.At); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `update semantic_memory set versions = versions + 1 where agent = $1 and category = $2 and key = $3`,
-		agent, f.Category, f.Key)
-	return err
+	history(ctx, tx, agent, f, old.versions+1, "refused", f.At)
+	tx.Queue(ctx, `update semantic_memory set versions = versions + 1 where agent = $1 and category = $2 and key = $3`, agent, f.Category, f.Key)
+	return nil
 }
 
-func (s Memory) history(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version int64, fate string, ended int64) error {
-	if _, err := tx.ExecContext(ctx, `insert into semantic_history (agent, category, key, version, value, confidence, source, origin, origin_address, turn,
+func history(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version int64, fate string, ended int64) {
+	tx.Queue(ctx, `insert into semantic_history (agent, category, key, version, value, confidence, source, origin, origin_address, turn,
 			fate, observed_at, ended_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
-		agent, f.Category, f.Key, version, f.Value, decimal(f.Confidence), f.Source, string(f.By.Kind), f.By.Address, f.Turn, fate, f.At, ended); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `delete from semantic_history where agent = $1 and category = $2 and key = $3 and version <= $4`,
+		agent, f.Category, f.Key, version, f.Value, decimal(f.Confidence), f.Source, f.By.Kind, f.By.Address, f.Turn, fate, f.At, ended)
+	tx.Queue(ctx, `delete from semantic_history where agent = $1 and category = $2 and key = $3 and version <= $4`,
 		agent, f.Category, f.Key, version-memory.MaxVersions)
-	return err
 }
 
 // crowdOut removes the facts beyond [memory.MaxFacts], at most 100. Facts of peers and of
@@ -219,59 +199,53 @@ func (s Memory) history(ctx context.Context, tx *sqldb.Tx, agent string, f memor
 // source cannot displace the agent's own facts. Among the others those with the lowest
 // confidence are removed first, and of equals the oldest.
 func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
-	return s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
+	_, err := s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
 		confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
+	return err
 }
 
-// drop moves the facts that a condition selects into the history, with a fate.
-func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) error {
+// drop moves the facts that a condition selects into the history, with a fate, and
+// returns their number.
+func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) (n int, err error) {
 	all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (standing, error) {
 		var f standing
-		err := r.Scan(&f.Category, &f.Key, &f.Value, &f.confidence, &f.Source, &f.By.Kind, &f.By.Address, &f.Turn, &f.version, &f.At)
-		if err == nil {
-			f.Confidence, err = strconv.ParseFloat(f.confidence, 64)
-		}
+		err := r.Scan(&f.Category, &f.Key, &f.Value, &f.Confidence, &f.Source, &f.By.Kind, &f.By.Address, &f.Turn, &f.version, &f.At)
 		return f, err
 	}, `select category, key, value, confidence, source, origin, origin_address, turn, version, updated_at from semantic_memory
 		where agent = $1 `+which, append([]any{agent}, args...)...)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for _, f := range all {
 		res, err := tx.ExecContext(ctx, `delete from semantic_memory where agent = $1 and category = $2 and key = $3`, agent, f.Category, f.Key)
 		if err != nil {
-			return err
+			return n, err
 		}
-		if n, err := res.RowsAffected(); err != nil {
-			return err
-		} else if n == 0 {
+		if gone, _ := res.RowsAffected(); gone == 0 {
 			continue // removed by a concurrent transaction
 		}
-		if err := s.history(ctx, tx, agent, f.Fact, f.version, fate, at); err != nil {
-			return err
-		}
-		if err := unindex(ctx, tx, agent, memory.Semantic, f.ID()); err != nil {
-			return err
-		}
+		history(ctx, tx, agent, f.Fact, f.version, fate, at)
+		unindex(ctx, tx, agent, memory.Semantic, f.ID())
+		n++
 	}
-	return nil
+	return n, nil
 }
 
 // AddNote implements [memory.Writer].
 func (s Memory) AddNote(ctx context.Context, agent string, n memory.Note) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.addNote(ctx, tx, agent, n) })
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		addNote(ctx, tx, agent, n)
+		return nil
+	})
 }
 
-func (s Memory) addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memory.Note) error {
+func addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memory.Note) {
 	n.Content = text(n.Content)
-	if _, err := tx.ExecContext(ctx, `insert into working_memory (agent, id, session, kind, content, priority, tokens, turn, origin, origin_address, expires_at, created_at)
+	tx.Queue(ctx, `insert into working_memory (agent, id, session, kind, content, priority, tokens, turn, origin, origin_address, expires_at, created_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (agent, id) do nothing`,
-		agent, n.ID, n.Session, n.Kind, n.Content, perMille(n.Priority), tokens(n.Content), n.Turn, string(n.By.Kind), n.By.Address, n.Expires, n.At); err != nil {
-		return err
-	}
-	_, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and id in (select id from working_memory where agent = $1 and session = $2
+		agent, n.ID, n.Session, n.Kind, n.Content, perMille(n.Priority), tokens(n.Content), n.Turn, n.By.Kind, n.By.Address, n.Expires, n.At)
+	tx.Queue(ctx, `delete from working_memory where agent = $1 and id in (select id from working_memory where agent = $1 and session = $2
 		order by priority desc, created_at desc, id limit 1000 offset `+strconv.Itoa(memory.MaxWorking)+`)`, agent, n.Session)
-	return err
 }
 
 // ReachGoal implements [memory.Writer]. The episode has the goal's id, by which a
@@ -285,23 +259,19 @@ func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by a
 		err := tx.QueryRowContext(ctx, `select session, content from working_memory where agent = $1 and id = $2 and kind = 'goal'`+s.db.ForUpdate(), agent, goal).
 			Scan(&e.Session, &content)
 		if errors.Is(err, sqldb.ErrNotFound) {
-			var n int
-			if err := tx.QueryRowContext(ctx, `select count(*) from episodic_memory where agent = $1 and id = $2 and event_type = 'goal'`, agent, goal).Scan(&n); err != nil {
-				return err
+			reached, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from episodic_memory where agent = $1 and id = $2 and event_type = 'goal')`, agent, goal)
+			if err == nil && !reached {
+				err = &api.Error{Code: api.NotFound, Message: "there is no goal " + goal, Next: "review_memory shows your goals and their ids"}
 			}
-			if n == 0 {
-				return &api.Error{Code: api.NotFound, Message: "there is no goal " + goal, Next: "review_memory shows your goals and their ids"}
-			}
-			return nil
+			return err
 		}
 		if err != nil {
 			return err
 		}
 		e.Summary = "Goal reached: " + content
-		if _, err := tx.ExecContext(ctx, `delete from working_memory where agent = $1 and id = $2`, agent, goal); err != nil {
-			return err
-		}
-		return addEpisodes(ctx, tx, []ofAgent{{agent, e}})
+		tx.Queue(ctx, `delete from working_memory where agent = $1 and id = $2`, agent, goal)
+		addEpisodes(ctx, tx, []ofAgent{{agent, e}})
+		return nil
 	})
 }
 
@@ -319,17 +289,6 @@ var together = []int{16, 4, 1}
 // number of rows.
 var episodesIn, textsIn = func() (episodes, texts map[int]string) {
 	episodes, texts = map[int]string{}, map[int]string{}
-	rows := func(n, columns int) string {
-		all := make([]string, n)
-		for i := range all {
-			row := make([]string, columns)
-			for k := range row {
-				row[k] = "$" + strconv.Itoa(i*columns+k+1)
-			}
-			all[i] = "(" + strings.Join(row, ", ") + ")"
-		}
-		return strings.Join(all, ", ")
-	}
 	for _, n := range together {
 		episodes[n] = `insert into episodic_memory (agent, id, session, event_type, summary, detail, outcome, importance, class, tokens,
 			origin, origin_address, created_at) values ` + rows(n, 13) + ` on conflict (agent, id) do nothing`
@@ -340,26 +299,21 @@ var episodesIn, textsIn = func() (episodes, texts map[int]string) {
 }()
 
 // addEpisodes inserts episodes. No two of them may have the same agent and id.
-func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) error {
+func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) {
 	for len(all) > 0 {
 		n := together[slices.IndexFunc(together, func(n int) bool { return n <= len(all) })]
-		rows, texts := make([]any, 0, 13*n), make([]any, 0, 3*n)
+		episodes, texts := make([]any, 0, 13*n), make([]any, 0, 3*n)
 		for _, e := range all[:n] {
 			e.Summary, e.Detail = text(e.Summary), text(e.Detail)
-			rows = append(rows, e.agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class),
+			episodes = append(episodes, e.agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class),
 				tokens(e.Summary+e.Detail), string(e.By.Kind), e.By.Address, e.At)
 			in := scope(e.agent, memory.Episodic)
 			texts = append(texts, in, e.ID, indexed(in, e.Type, e.Summary, e.Detail))
 		}
-		if _, err := tx.ExecContext(ctx, episodesIn[n], rows...); err != nil {
-			return err
-		}
-		if _, err := tx.ExecContext(ctx, textsIn[n], texts...); err != nil {
-			return err
-		}
+		tx.Queue(ctx, episodesIn[n], episodes...)
+		tx.Queue(ctx, textsIn[n], texts...)
 		all = all[n:]
 	}
-	return nil
 }
 
 // SaveProcedure implements [memory.Writer]. A procedure that exists keeps its counters.
@@ -370,14 +324,13 @@ func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Proced
 	}
 	p.Name, p.Description = text(p.Name), text(p.Description)
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		if _, err := tx.ExecContext(ctx, `insert into procedural_memory (agent, name, description, steps, origin, origin_address, created_at, updated_at)
+		tx.Queue(ctx, `insert into procedural_memory (agent, name, description, steps, origin, origin_address, created_at, updated_at)
 			values ($1, $2, $3, $4, $5, $6, $7, $7)
 			on conflict (agent, name) do update set description = excluded.description, steps = excluded.steps, origin = excluded.origin,
 				origin_address = excluded.origin_address, updated_at = excluded.updated_at`,
-			agent, p.Name, p.Description, text(string(steps)), string(p.By.Kind), p.By.Address, p.At); err != nil {
-			return err
-		}
-		return index(ctx, tx, agent, memory.Procedural, p.Name, p.Name, p.Description, string(steps))
+			agent, p.Name, p.Description, text(string(steps)), p.By.Kind, p.By.Address, p.At)
+		index(ctx, tx, agent, memory.Procedural, p.Name, p.Name, p.Description, string(steps))
+		return nil
 	})
 }
 
@@ -393,11 +346,9 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 		met, last = 1, r.At
 	}
 	// Insert the row first, so that there is one to lock.
-	if _, err := tx.ExecContext(ctx, `insert into relationship_memory (agent, entity_address, relationship_type, origin, origin_address, created_at, updated_at)
+	tx.Queue(ctx, `insert into relationship_memory (agent, entity_address, relationship_type, origin, origin_address, created_at, updated_at)
 		values ($1, $2, $3, $4, $5, $6, $6) on conflict (agent, entity_address) do nothing`,
-		agent, address, text(r.Kind), string(r.By.Kind), r.By.Address, r.At); err != nil {
-		return err
-	}
+		agent, address, text(r.Kind), r.By.Kind, r.By.Address, r.At)
 	var name, kind, notes string
 	var trust int64
 	var by api.Principal
@@ -414,19 +365,17 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 	if r.Notes != "" {
 		notes = text(r.Notes)
 	}
-	if _, err := tx.ExecContext(ctx, `update relationship_memory set entity_name = $3, relationship_type = $4, notes = $5, trust = $6, origin = $7, origin_address = $8,
+	tx.Queue(ctx, `update relationship_memory set entity_name = $3, relationship_type = $4, notes = $5, trust = $6, origin = $7, origin_address = $8,
 		interaction_count = interaction_count + $9, last_interaction_at = case when last_interaction_at > $10 then last_interaction_at else $10 end,
 		updated_at = $11 where agent = $1 and entity_address = $2`,
-		agent, address, name, kind, notes, perMille(r.TrustAfter(float64(trust)/1000)), string(by.Kind), by.Address, met, last, r.At); err != nil {
-		return err
-	}
-	return index(ctx, tx, agent, memory.Relationship, address, address, name, kind, notes)
+		agent, address, name, kind, notes, perMille(r.TrustAfter(float64(trust)/1000)), by.Kind, by.Address, met, last, r.At)
+	index(ctx, tx, agent, memory.Relationship, address, address, name, kind, notes)
+	return nil
 }
 
 // Forget implements [memory.Writer]. It moves a fact into the history.
-func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (there bool, err error) {
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		there = false
+func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (bool, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (there bool, err error) {
 		var what string
 		switch tier {
 		case memory.Working:
@@ -439,23 +388,17 @@ func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id s
 			what, id = `relationship_memory where agent = $1 and entity_address = $2`, strings.ToLower(id)
 		case memory.Semantic:
 			category, key, _ := strings.Cut(id, "/")
-			if err := tx.QueryRowContext(ctx, `select count(*) > 0 from semantic_memory where agent = $1 and category = $2 and key = $3`, agent, category, key).Scan(&there); err != nil {
-				return err
-			}
-			return s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
+			n, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
+			return n > 0, err
 		default:
-			return api.Errorf(api.Invalid, "there is no memory %q", tier)
+			return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
 		}
 		res, err := tx.ExecContext(ctx, `delete from `+what, agent, id)
 		if err != nil {
-			return err
+			return false, err
 		}
-		n, err := res.RowsAffected()
-		if err != nil {
-			return err
-		}
-		there = n > 0
-		return unindex(ctx, tx, agent, tier, id)
+		unindex(ctx, tx, agent, tier, id)
+		n, _ := res.RowsAffected()
+		return n > 0, nil
 	})
-	return there, err
 }

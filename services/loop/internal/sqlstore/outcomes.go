@@ -1,10 +1,8 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -25,43 +23,38 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 // Drop ends a message with an outcome and without a turn. It returns the stored end, which is
 // another one if the run had ended before.
 func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
-	stored := end
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (stored engine.End, err error) {
 		cmd := end.Run
 		if err := s.lockSession(ctx, tx, cmd.Session); err != nil {
-			return err
+			return end, err
 		}
 		written, err := s.beginRun(ctx, tx, cmd, end.Input, end.At)
 		if err != nil {
-			return err
+			return end, err
 		}
-		var ending sqldb.Null[string]
-		if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, cmd.Run).Scan(&ending); err != nil {
-			return err
+		var earlier *engine.End
+		if err := tx.QueryRowContext(ctx, `select ending from runs where id = $1`, cmd.Run).Scan(sqldb.JSON(&earlier)); err != nil {
+			return end, err
 		}
-		if ending.Valid {
-			stored = engine.End{}
-			return json.Unmarshal([]byte(ending.V), &stored)
+		if earlier != nil {
+			return *earlier, nil
 		}
 		if !written && end.Outcome == api.OutcomeExpired {
-			return api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
+			return end, api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
 		}
-		stored = end
 		data, err := api.Encode(end)
-		if err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Outcome)
-		return err
+		tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Outcome)
+		return end, err
 	})
-	return stored, err
 }
 
 // Over implements engine.Store.
 func (s *Store) Over(ctx context.Context, run string) (bool, error) {
-	var n int
-	err := s.db.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, run).Scan(&n)
-	return n > 0, err
+	return isOver(ctx, s.db, run)
+}
+
+func isOver(ctx context.Context, q sqldb.Querier, run string) (bool, error) {
+	return sqldb.One[bool](ctx, q, `select count(*) > 0 from runs where id = $1 and ending is not null`, run)
 }
 
 // Cancel records the cancellation of a run. It is permanent: a later call does not change
@@ -74,43 +67,33 @@ func (s *Store) cancel(ctx context.Context, tx *sqldb.Tx, run, session, reason s
 	if err := s.lockSession(ctx, tx, session); err != nil {
 		return err
 	}
-	_, err := tx.ExecContext(ctx, `insert into cancels (run, session, reason, at)
+	tx.Queue(ctx, `insert into cancels (run, session, reason, at)
 		select $1, $2, $3, $4 where not exists (select 1 from runs where id = $1 and ending is not null)
 		on conflict (run) do nothing`, run, session, text(reason), at)
-	return err
+	return nil
 }
 
 // RunState returns the stored state of a run. Errors: NotFound, also for a run that waits
 // in the queue and has no row yet.
 func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) {
-	var command string
-	var ending, cancelled sqldb.Null[string]
-	st := api.RunState{Run: run, Status: api.RunRunning}
-	err := s.db.QueryRowContext(ctx, `select r.command, r.turns, r.cost, r.ending, r.fate, c.reason
-		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
-		Scan(&command, &st.Turns, &st.Cost, &ending, &st.Outcome, &cancelled)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return st, &api.Error{Code: api.NotFound, Message: "there is no run " + run + " yet", Next: "a run that still waits is found with its session: anima run get " + run + " --session SESSION"}
-	}
-	if err != nil {
-		return st, err
-	}
 	var cmd api.Run
-	if err := json.Unmarshal([]byte(command), &cmd); err != nil {
-		return st, fmt.Errorf("command of run %s: %w", run, err)
+	var end *engine.End
+	st := api.RunState{Run: run, Status: api.RunRunning}
+	err := s.db.QueryRowContext(ctx, `select r.command, r.turns, r.cost, r.ending, r.fate, c.run is not null
+		from runs r left join cancels c on c.run = r.id where r.id = $1`, run).
+		Scan(sqldb.JSON(&cmd), &st.Turns, &st.Cost, sqldb.JSON(&end), &st.Outcome, &st.Cancelled)
+	if err != nil {
+		return st, missing(err, &api.Error{
+			Code: api.NotFound, Message: "there is no run " + run + " yet",
+			Next: "a run that still waits is found with its session: anima run get " + run + " --session SESSION",
+		})
 	}
-	st.Session, st.Agent, st.Kind, st.AcceptedAt, st.Cancelled = cmd.Session, cmd.Agent, cmd.Kind, cmd.AcceptedAt, cancelled.Valid
-	if !ending.Valid {
+	st.Session, st.Agent, st.Kind, st.AcceptedAt = cmd.Session, cmd.Agent, cmd.Kind, cmd.AcceptedAt
+	if end == nil {
 		st.Outcome = ""
 		return st, nil
 	}
-	var end engine.End
-	if err := json.Unmarshal([]byte(ending.V), &end); err != nil {
-		return st, fmt.Errorf("end of run %s: %w", run, err)
-	}
-	if st.Outcome == "" { // written by a previous release
-		st.Outcome = api.OutcomeConsumed
-	}
+	st.Outcome = cmp.Or(st.Outcome, api.OutcomeConsumed) // a previous release wrote none
 	st.Status, st.Success, st.Code, st.Reason, st.Error, st.Next = api.RunEnded, end.Success, end.Code, end.Reason, end.Error, end.Next
 	st.Response, st.Into, st.EndedAt = end.Response, end.Into, end.At
 	return st, nil
@@ -118,13 +101,6 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 
 // IsCancelled returns the reason why a run was cancelled, or "" if it was not.
 func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
-	var why string
-	err := s.db.QueryRowContext(ctx, `select reason from cancels where run = $1`, run).Scan(&why)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", nil
-	}
-	if err == nil && why == "" {
-		why = "cancelled"
-	}
-	return why, err
+	why, err := sqldb.One[string](ctx, s.db, `select coalesce(nullif(reason, ''), 'cancelled') from cancels where run = $1`, run)
+	return why, missing(err, nil)
 }

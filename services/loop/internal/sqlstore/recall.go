@@ -61,6 +61,18 @@ func (p *parameters) add(v any) string {
 	return "$" + strconv.Itoa(len(*p))
 }
 
+// list adds the results of value for 0 to n-1 and returns their placeholders.
+func (p *parameters) list(n int, value func(i int) any) string {
+	var places strings.Builder
+	for i := range n {
+		if i > 0 {
+			places.WriteString(", ")
+		}
+		places.WriteString(p.add(value(i)))
+	}
+	return places.String()
+}
+
 // entries runs a query with the columns tier, those of a view, and those of the index.
 func (s Memory) entries(ctx context.Context, query string, args ...any) (all []memory.Entry, err error) {
 	rows, err := s.db.QueryContext(ctx, query, args...)
@@ -320,12 +332,9 @@ func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 	for chunk := range slices.Chunk(docs, 500) {
 		var args parameters
 		when, before := args.add(at), args.add(at-memory.ShownFor.Microseconds())
-		places := make([]string, len(chunk))
-		for i, d := range chunk {
-			places[i] = args.add(d)
-		}
+		places := args.list(len(chunk), func(i int) any { return chunk[i] })
 		if _, err := s.db.ExecDeferred(ctx, `update memory_text set accessed = accessed + 1, accessed_at = `+when+`
-			where accessed_at <= `+before+` and doc in (`+strings.Join(places, ", ")+`)`, args...); err != nil {
+			where accessed_at <= `+before+` and doc in (`+places+`)`, args...); err != nil {
 			return err
 		}
 	}
@@ -337,10 +346,8 @@ func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 func (s Memory) FactHistory(ctx context.Context, agent string, limit int) ([]memory.Entry, error) {
 	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (memory.Entry, error) {
 		e := memory.Entry{Tier: memory.Semantic}
-		var confidence string
-		err := r.Scan(&e.Kind, &e.Title, &e.Text, &e.Extra, &confidence, &e.Count, &e.By.Kind, &e.By.Address, &e.At, &e.Ended, &e.Outcome)
+		err := r.Scan(&e.Kind, &e.Title, &e.Text, &e.Extra, &e.Weight, &e.Count, &e.By.Kind, &e.By.Address, &e.At, &e.Ended, &e.Outcome)
 		e.ID = e.Kind + "/" + e.Title
-		e.Weight, _ = strconv.ParseFloat(confidence, 64) // written by decimal
 		return e, err
 	}, `select category, key, value, source, confidence, version, origin, origin_address, observed_at, ended_at, fate
 		from semantic_history where agent = $1 order by ended_at desc, category, key, version desc limit $2`, agent, limit)

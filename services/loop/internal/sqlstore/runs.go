@@ -3,15 +3,12 @@ package sqlstore
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
@@ -22,8 +19,7 @@ import (
 func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
 	var k engine.Known
 	var row definitionRow
-	var input, ending, cancelled, kind, address sqldb.Null[string]
-	var counters string
+	var cancelled, kind, address sqldb.Null[string]
 	var terminated int64
 	err := s.db.QueryRowContext(ctx, `select `+definitionColumns+`, s.journal, s.turns, coalesce(r.turns, 0), coalesce(r.cost, 0), r.input, r.ending,
 			case when s.turns > 0 then s.updated_at else 0 end, s.counters, s.notice, s.reset_through, s.terminated_at, s.terminated_reason, c.reason,
@@ -31,55 +27,39 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
 		from agents a join sessions s on s.id = $1 left join runs r on r.session = s.id and r.id = $2 left join cancels c on c.run = $2
 		left join turns l on l.run = r.id and l.number = r.turns
 		where a.id = $3`, cmd.Session, cmd.Run, cmd.Agent).
-		Scan(append(row.columns(), &k.Journal, &k.Last, &k.Turns, &k.Cost, &input, &ending, &k.Before, &counters, &k.Notice, &k.Reset, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun, &k.Latest)...)
+		Scan(append(row.columns(), &k.Journal, &k.Last, &k.Turns, &k.Cost, sqldb.JSON(&k.Input), sqldb.JSON(&k.Ended), &k.Before, sqldb.JSON(&k.Counters),
+			&k.Notice, &k.Reset, &terminated, &k.Terminated, &cancelled, &kind, &address, &k.Begun, &k.Latest)...)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		if _, err := s.definition(ctx, s.db, cmd.Agent); err != nil {
 			return k, err
 		}
 		return k, api.Errorf(api.NotFound, "there is no session %s", cmd.Session)
 	}
-	if err == nil {
-		k.Agent, err = s.agentOf(cmd.Agent, row)
-	}
 	if err != nil {
-		return k, err
+		return k, fmt.Errorf("run %s of session %s: %w", cmd.Run, cmd.Session, err)
 	}
-	if k.Cancelled = cancelled.V; cancelled.Valid && k.Cancelled == "" {
-		k.Cancelled = "cancelled"
+	if cancelled.Valid {
+		k.Cancelled = cmp.Or(cancelled.V, "cancelled")
 	}
-	if terminated > 0 && k.Terminated == "" {
-		k.Terminated = "terminated"
-	}
-	if err := json.Unmarshal([]byte(counters), &k.Counters); err != nil {
-		return k, fmt.Errorf("counters of session %s: %w", cmd.Session, err)
-	}
-	if input.Valid {
-		if err := json.Unmarshal([]byte(input.V), &k.Input); err != nil {
-			return k, fmt.Errorf("input of run %s: %w", cmd.Run, err)
-		}
+	if terminated > 0 {
+		k.Terminated = cmp.Or(k.Terminated, "terminated")
 	}
 	if kind.Valid { // a message that joined the run later has lowered its authority permanently
 		k.Input.By = api.Principal{Kind: api.PrincipalKind(kind.V), Address: address.V}
 	}
-	if ending.Valid {
-		k.Ended = &engine.End{}
-		if err := json.Unmarshal([]byte(ending.V), k.Ended); err != nil {
-			return k, fmt.Errorf("end of run %s: %w", cmd.Run, err)
-		}
-	}
-	return k, nil
+	k.Agent, err = s.agentOf(cmd.Agent, row)
+	return k, err
 }
 
 // Started records the beginning of a run before its first turn is persisted, and wakes
 // its agent, in one transaction. It returns the state changes that the run has made, also
 // those of an earlier call. The agent's state does not change from dead. Errors: Denied
 // when the agent is dead, Conflict when the run has ended.
-func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) (changes []api.AgentChanged, err error) {
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
-		changes, _, err = s.started(ctx, tx, cmd, input, tier, at)
-		return err
+func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) ([]api.AgentChanged, error) {
+		changes, _, err := s.started(ctx, tx, cmd, input, tier, at)
+		return changes, err
 	})
-	return changes, err
 }
 
 // Announced is Started for a caller that does not announce the changes itself: they are
@@ -91,7 +71,7 @@ func (s *Store) Announced(ctx context.Context, cmd api.Run, input engine.Input, 
 			return err
 		}
 		for i := range changes {
-			if err := outbox.Add(ctx, tx, changeID(&changes[i]), changes[i]); err != nil {
+			if err := announce(ctx, tx, &changes[i]); err != nil {
 				return err
 			}
 		}
@@ -103,8 +83,8 @@ func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input en
 	if written, err = s.beginRun(ctx, tx, cmd, input, at); err != nil {
 		return nil, false, err
 	}
-	var was api.AgentState
-	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), cmd.Agent).Scan(&was); err != nil {
+	was, err := s.lockState(ctx, tx, cmd.Agent)
+	if err != nil {
 		return nil, false, err
 	}
 	if was == api.StateDead {
@@ -114,11 +94,11 @@ func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input en
 		made, err := s.moves(ctx, tx, cmd.Agent, was, waking(cmd, was, tier, at))
 		return changed(made), true, err
 	}
-	var over int
-	if err := tx.QueryRowContext(ctx, `select count(*) from runs where id = $1 and ending is not null`, cmd.Run).Scan(&over); err != nil {
+	over, err := isOver(ctx, tx, cmd.Run)
+	if err != nil {
 		return nil, false, err
 	}
-	if over > 0 {
+	if over {
 		return nil, false, api.Errorf(api.Conflict, "run %s is over", cmd.Run)
 	}
 	changes, err = s.historyOf(ctx, tx, cmd)
@@ -186,26 +166,19 @@ func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.In
 // the turn is the caller's, and end is set to the stored one. Otherwise another owner
 // continued the run differently: Conflict.
 func (s *Store) persisted(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, end *engine.End) error {
-	var ending sqldb.Null[string]
-	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(&ending)
+	var stored *engine.End
+	err := tx.QueryRowContext(ctx, `select r.ending from turns t join runs r on r.id = t.run where t.id = $1`, rec.Turn.ID).Scan(sqldb.JSON(&stored))
 	switch {
 	case errors.Is(err, sqldb.ErrNotFound): // a turn of another run has this position of the session
 		return otherwise(rec)
 	case err != nil:
 		return err
-	case !ending.Valid && end == nil:
+	case stored == nil && end == nil:
 		return nil
-	case !ending.Valid || end == nil:
+	case stored == nil || end == nil || stored.Turns != end.Turns:
 		return otherwise(rec)
 	}
-	var stored engine.End
-	if err := json.Unmarshal([]byte(ending.V), &stored); err != nil {
-		return fmt.Errorf("end of run %s: %w", rec.Turn.Run, err)
-	}
-	if stored.Turns != end.Turns {
-		return otherwise(rec)
-	}
-	*end = stored
+	*end = *stored
 	return nil
 }
 
@@ -217,11 +190,8 @@ func otherwise(rec *engine.Record) error {
 // microseconds, and have not ended, the oldest first.
 func (s *Store) Unfinished(ctx context.Context, until int64) ([]api.Run, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (cmd api.Run, err error) {
-		var text string
-		if err := row.Scan(&text); err != nil {
-			return cmd, err
-		}
-		return cmd, api.Decode([]byte(text), &cmd)
+		err = row.Scan(sqldb.JSON(&cmd))
+		return cmd, err
 	}, `select command from runs where ending is null and started_at <= $1 order by started_at`, until)
 }
 
@@ -251,15 +221,11 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 		return nil, err
 	}
 	row := tx.QueueRow(ctx, `insert into runs (id, session, agent, command, input, started_at, turns, cost)
-		values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning 1`,
+		values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning true`,
 		cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at, turns, int64(cost))
-	return func() (bool, error) {
-		var one int
-		err := row.Scan(&one)
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return false, nil
-		}
-		return err == nil, err
+	return func() (begun bool, err error) {
+		err = missing(row.Scan(&begun), nil)
+		return begun, err
 	}, nil
 }
 
@@ -282,11 +248,8 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 		on conflict do nothing returning position`, // on any of three unique keys: on PostgreSQL each may be the first to conflict
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
 		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return "", false, false, nil
-	}
 	if err != nil {
-		return "", false, false, err
+		return "", false, false, missing(err, nil)
 	}
 	if begins, err = begun(); err != nil {
 		return "", false, false, err
@@ -392,11 +355,9 @@ func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, err
 	if cmd.Kind != api.RunMail {
 		return cmd.Kind == api.RunTask, nil
 	}
-	var others int
-	err := tx.QueryRowContext(ctx, `select count(*) from runs r join agents a on a.id = r.agent
+	return sqldb.One[bool](ctx, tx, `select count(*) > 0 from runs r join agents a on a.id = r.agent
 		where r.agent = $1 and r.ending is null and r.id <> $2 and r.session = case a.main_session when '' then $3 else a.main_session end`,
-		cmd.Agent, cmd.Run, MainSession(cmd.Agent)).Scan(&others)
-	return others > 0, err
+		cmd.Agent, cmd.Run, MainSession(cmd.Agent))
 }
 
 const turnColumns = `select id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,
@@ -408,28 +369,33 @@ type placed struct {
 	position int64
 }
 
-func turnRow(r sqldb.Scanner) (placed, error) {
+// turnRows returns a function that scans rows of turnColumns. It scans all rows into the
+// same variables: a text that equals that of the previous row, as most ids of sessions
+// and agents and names of models do, is not copied then.
+func turnRows() func(sqldb.Scanner) (placed, error) {
 	var t placed
-	err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
-		&t.Model, &t.Provider, &t.Finish, &t.InputTokens, &t.OutputTokens, &t.Cost, &t.Trace, &t.StartedAt, &t.EndedAt)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return t, &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"}
+	return func(r sqldb.Scanner) (placed, error) {
+		err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
+			&t.Model, &t.Provider, &t.Finish, &t.InputTokens, &t.OutputTokens, &t.Cost, &t.Trace, &t.StartedAt, &t.EndedAt)
+		t.Calls = []api.CallState{}
+		return t, err
 	}
-	t.Calls = []api.CallState{}
-	return t, err
 }
 
 // Turn returns a turn with its calls. Errors: NotFound.
 func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
-	t, err := turnRow(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
+	t, err := s.turn(ctx, id)
+	return t.Turn, err
+}
+
+func (s *Store) turn(ctx context.Context, id string) (placed, error) {
+	t, err := turnRows()(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
 	if err != nil {
-		return api.Turn{}, err
+		return t, missing(err, &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"})
 	}
 	all := []placed{t}
-	if err := s.fillCalls(ctx, all); err != nil {
-		return api.Turn{}, err
-	}
-	return all[0].Turn, nil
+	err = s.fillCalls(ctx, all)
+	return all[0], err
 }
 
 // Turns returns the turns that match a query, the latest first.
@@ -457,7 +423,7 @@ func plain(all []placed) []api.Turn {
 
 // turns reads the turns that a condition selects, with their calls.
 func (s *Store) turns(ctx context.Context, where string, args ...any) ([]placed, error) {
-	all, err := sqldb.All(ctx, s.db, turnRow, turnColumns+` `+where, args...)
+	all, err := sqldb.All(ctx, s.db, turnRows(), turnColumns+` `+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -470,30 +436,21 @@ func (s *Store) fillCalls(ctx context.Context, all []placed) error {
 	if len(all) == 0 {
 		return nil
 	}
-	at := map[string]int{}
-	places := make([]string, len(all))
-	ids := make([]any, len(all))
-	for i, t := range all {
-		at[t.ID], places[i], ids[i] = i, "$"+strconv.Itoa(i+1), t.ID
+	at := make(map[string]*placed, len(all))
+	for i := range all {
+		at[all[i].ID] = &all[i]
 	}
-	type owned struct {
-		turn string
-		api.CallState
-	}
-	calls, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (owned, error) {
-		var c owned
-		var arguments string
-		err := r.Scan(&c.turn, &c.Index, &c.ID, &c.Tool, &arguments, &c.Decision, &c.Action, &c.Outcome, &c.Result, &c.Error, &c.DurationMS)
-		c.Arguments = json.RawMessage(arguments)
-		return c, err
+	var ids parameters
+	in := ids.list(len(all), func(i int) any { return all[i].ID })
+	var turn string
+	var c api.CallState // see turnRows
+	_, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (none struct{}, err error) {
+		err = r.Scan(&turn, &c.Index, &c.ID, &c.Tool, (*[]byte)(&c.Arguments), &c.Decision, &c.Action, &c.Outcome, &c.Result, &c.Error, &c.DurationMS)
+		if err == nil {
+			at[turn].Calls = append(at[turn].Calls, c)
+		}
+		return none, err
 	}, `select turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms
-		from tool_calls where turn_id in (`+strings.Join(places, ", ")+`) order by turn_id, idx`, ids...)
-	if err != nil {
-		return err
-	}
-	for _, c := range calls {
-		t := &all[at[c.turn]]
-		t.Calls = append(t.Calls, c.CallState)
-	}
-	return nil
+		from tool_calls where turn_id in (`+in+`) order by turn_id, idx`, ids...)
+	return err
 }

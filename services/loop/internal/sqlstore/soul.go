@@ -16,15 +16,14 @@ import (
 
 const soulColumns = `select agent, version, id, content, content_hash, change_source, change_reason, created_at from soul_history`
 
-func soulRow(r sqldb.Scanner) (soul.Version, error) {
-	var v soul.Version
-	err := r.Scan(&v.Agent, &v.Number, &v.ID, &v.Content, &v.Hash, &v.Source, &v.Reason, &v.At)
+func soulRow(r sqldb.Scanner) (v soul.Version, err error) {
+	err = r.Scan(&v.Agent, &v.Number, &v.ID, &v.Content, &v.Hash, &v.Source, &v.Reason, &v.At)
 	return v, err
 }
 
 // Souls implements [soul.Store].
 func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Version, error) {
-	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 order by version desc limit $2`, agent, limit)
+	return s.SoulsBefore(ctx, agent, 0, limit)
 }
 
 // revisions returns the columns of [turn.Revisions] for the agent that an SQL expression
@@ -58,9 +57,7 @@ func (s Memory) AddSoul(ctx context.Context, v soul.Version) (stored soul.Versio
 		if err != nil {
 			return err
 		}
-		if n, err := res.RowsAffected(); err != nil {
-			return err
-		} else if n == 1 {
+		if n, _ := res.RowsAffected(); n == 1 {
 			stored = v
 			return nil
 		}
@@ -80,28 +77,23 @@ func (s Memory) Deeds(ctx context.Context, agent string) (soul.Deeds, error) {
 	if err != nil {
 		return d, err
 	}
-	word := func(r sqldb.Scanner) (w string, err error) {
-		err = r.Scan(&w)
-		return w, err
-	}
 	// The summaries have the tools of every session. Reading the calls would read all
 	// calls that the agent ever made.
-	lists, err := sqldb.All(ctx, s.db, word, `select tools_used from session_summaries where agent = $1 order by updated_at desc limit 1000`, agent)
+	lists, err := sqldb.All(ctx, s.db, sqldb.Column[string],
+		`select tools_used from session_summaries where agent = $1 order by updated_at desc limit 1000`, agent)
 	if err != nil {
 		return d, err
 	}
 	if d.Tools, err = distinct(lists, 50); err != nil {
 		return d, err
 	}
-	if d.Peers, err = sqldb.All(ctx, s.db, word, `select entity_address from relationship_memory
+	if d.Peers, err = sqldb.All(ctx, s.db, sqldb.Column[string], `select entity_address from relationship_memory
 		where agent = $1 order by interaction_count desc, entity_address limit $2`, agent, 10); err != nil {
 		return d, err
 	}
-	err = s.db.QueryRowContext(ctx, `select value from semantic_memory where agent = $1 and category = 'financial' and key = 'last_known_balance'`, agent).Scan(&d.Balance)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		err = nil
-	}
-	return d, err
+	d.Balance, err = sqldb.One[string](ctx, s.db,
+		`select value from semantic_memory where agent = $1 and category = 'financial' and key = 'last_known_balance'`, agent)
+	return d, missing(err, nil)
 }
 
 // distinct returns the distinct words of JSON lists, sorted, at most n.

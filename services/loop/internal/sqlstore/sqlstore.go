@@ -6,6 +6,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"encoding/json"
@@ -65,92 +66,79 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 	if err != nil {
 		return Applied{}, err
 	}
-	var out Applied
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (out Applied, err error) {
 		var old string
 		var deleted int64
-		previous := api.StateSetup
-		err := tx.QueryRowContext(ctx, `select source, deleted_at from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old, &deleted)
-		if err == nil && deleted != 0 {
-			if err := restore(ctx, tx, id, at); err != nil {
-				return err
-			}
-		}
+		c := api.AgentChanged{Agent: id, At: at}
+		err = tx.QueryRowContext(ctx, `select source, deleted_at from agents where id = $1`+s.db.ForUpdate(), id).Scan(&old, &deleted)
 		switch {
-		case err == nil && old == source && deleted == 0:
-			out.Changed = false
-		case err == nil:
-			out.Changed = true
-			if _, err := tx.ExecContext(ctx, `update agents set name = $2, source = $3, definition = $4, version = version + 1,
-				state_seq = state_seq + 1, updated_at = $5 where id = $1`, id, d.Name, source, string(def), at); err != nil {
-				return err
-			}
-			previous = ""
-			if deleted != 0 {
-				previous = api.StateDead
-			}
 		case errors.Is(err, sqldb.ErrNotFound):
-			out.Changed = true
-			if _, err := tx.ExecContext(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at)
+			c.Previous = api.StateSetup
+			tx.Queue(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at)
 				values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $8)`,
-				id, d.Name, address, source, string(def), api.StateSleeping, "just born", at); err != nil {
-				return err
-			}
-			if _, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)`,
-				MainSession(id), id, at); err != nil {
-				return err
-			}
+				id, d.Name, address, source, string(def), api.StateSleeping, "just born", at)
+			tx.Queue(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)`, MainSession(id), id, at)
+		case err != nil:
+			return out, err
+		case old == source && deleted == 0:
+			out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
+			return out, err
 		default:
-			return err
+			if deleted != 0 {
+				c.Previous = api.StateDead
+				if err := restore(ctx, tx, id, at); err != nil {
+					return out, err
+				}
+			}
+			tx.Queue(ctx, `update agents set name = $2, source = $3, definition = $4, version = version + 1,
+				state_seq = state_seq + 1, updated_at = $5 where id = $1`, id, d.Name, source, string(def), at)
 		}
+		out.Changed = true
 		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id)); err != nil {
-			return err
+			return out, err
 		}
-		if !out.Changed {
-			return nil
+		if c.Seq, err = sqldb.One[int64](ctx, tx, `select state_seq from agents where id = $1`, id); err != nil {
+			return out, err
 		}
-		a := out.Agent
-		c := &api.AgentChanged{
-			Agent: id, Name: a.Name, Address: a.Address, State: a.State, Previous: previous, Reason: a.Reason, SleepUntil: a.SleepUntil, At: at,
-		}
-		if err := tx.QueryRowContext(ctx, `select state_seq from agents where id = $1`, id).Scan(&c.Seq); err != nil {
-			return err
-		}
-		s.note(ctx, tx, "", c)
-		return outbox.Add(ctx, tx, changeID(c), *c)
+		c.Name, c.Address, c.State, c.Reason, c.SleepUntil = out.Agent.Name, out.Agent.Address, out.Agent.State, out.Agent.Reason, out.Agent.SleepUntil
+		s.note(ctx, tx, "", &c)
+		return out, announce(ctx, tx, &c)
 	})
-	return out, err
 }
 
-func changeID(c *api.AgentChanged) string {
-	return "agent_state/" + c.Agent + "/" + strconv.FormatInt(c.Seq, 10)
+// announce adds a change of an agent's state to the outbox.
+func announce(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged) error {
+	return outbox.Add(ctx, tx, "agent_state/"+c.Agent+"/"+strconv.FormatInt(c.Seq, 10), *c)
 }
 
 const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at, main_session, mail_session from agents where deleted_at = 0`
 
 func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	var a api.Agent
-	var def string
-	err := r.Scan(&a.ID, &a.Name, &a.Address, &def, &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return a, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: "anima agent list shows the ones there are; anima agent apply makes one"}
-	}
-	if err != nil {
-		return a, err
-	}
 	var d agent.Definition
-	if err := json.Unmarshal([]byte(def), &d); err != nil {
-		return a, fmt.Errorf("definition of %s: %w", a.ID, err)
+	err := r.Scan(&a.ID, &a.Name, &a.Address, sqldb.JSON(&d), &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail)
+	if err != nil {
+		return a, missing(err, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: agentsNext})
 	}
 	a.Description, a.Creator, a.Model, a.Tools = d.Description, d.Creator, d.Model, d.Tools
-	if a.Session == "" {
-		a.Session = MainSession(a.ID)
-	}
-	if a.Mail == "" {
-		a.Mail = MailSession(a.ID)
-	}
+	a.Session, a.Mail = cmp.Or(a.Session, MainSession(a.ID)), cmp.Or(a.Mail, MailSession(a.ID))
 	return a, nil
 }
+
+// missing replaces [sqldb.ErrNotFound] by another error, or by none if instead is nil.
+func missing(err error, instead *api.Error) error {
+	switch {
+	case !errors.Is(err, sqldb.ErrNotFound):
+		return err
+	case instead == nil:
+		return nil
+	}
+	return instead
+}
+
+func noAgent(id string) *api.Error { return api.Errorf(api.NotFound, "there is no agent %s", id) }
+
+const agentsNext = "anima agent list shows the ones there are; anima agent apply makes one"
 
 // Agent returns an agent. Errors: NotFound, also for one that was deleted.
 func (s *Store) Agent(ctx context.Context, id string) (api.Agent, error) {
@@ -175,11 +163,8 @@ func (s *Store) Definition(ctx context.Context, id string) (engine.Agent, error)
 func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (engine.Agent, error) {
 	var row definitionRow
 	err := q.QueryRowContext(ctx, `select `+definitionColumns+` from agents a where id = $1`, id).Scan(row.columns()...)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return engine.Agent{}, api.Errorf(api.NotFound, "there is no agent %s", id)
-	}
 	if err != nil {
-		return engine.Agent{}, err
+		return engine.Agent{}, missing(err, noAgent(id))
 	}
 	return s.agentOf(id, row)
 }
@@ -261,8 +246,8 @@ const sessionColumns = `select id, agent, runs, turns, input_tokens, output_toke
 func sessionRow(r sqldb.Scanner) (api.Session, error) {
 	var v api.Session
 	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt, &v.Terminated, &v.Reason, &v.Reset)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return v, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"}
+	if err != nil {
+		err = missing(err, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"})
 	}
 	return v, err
 }
@@ -290,10 +275,13 @@ func (s *Store) Sessions(ctx context.Context, agent string, after Place, limit i
 // NewSession creates a session. It does not change one that exists.
 func (s *Store) NewSession(ctx context.Context, id, agent string, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		_, err := tx.ExecContext(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)
-			on conflict (id) do nothing`, id, agent, at)
-		return err
+		addSession(ctx, tx, id, agent, at)
+		return nil
 	})
+}
+
+func addSession(ctx context.Context, tx *sqldb.Tx, id, agent string, at int64) {
+	tx.Queue(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3) on conflict (id) do nothing`, id, agent, at)
 }
 
 // Workspace returns the folder in which an agent's tools work.

@@ -2,15 +2,11 @@ package sqlstore
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
@@ -32,22 +28,22 @@ type change struct {
 }
 
 // move locks the agent's row, changes its state if [lifecycle.Allowed] permits it, and records
-// the reason. It returns nil if the change is not permitted.
+// the reason and the announcement. It returns nil if the change is not permitted.
 func (s *Store) move(ctx context.Context, tx *sqldb.Tx, agent string, c change) (*api.AgentChanged, error) {
-	var was api.AgentState
-	if err := tx.QueryRowContext(ctx, `select state from agents where id = $1`+s.db.ForUpdate(), agent).Scan(&was); err != nil {
-		return nil, err
-	}
-	return s.moveFrom(ctx, tx, agent, was, c)
-}
-
-// moveFrom is move for a transaction that has locked the agent's row and read its state.
-func (s *Store) moveFrom(ctx context.Context, tx *sqldb.Tx, agent string, was api.AgentState, c change) (*api.AgentChanged, error) {
-	made, err := s.moves(ctx, tx, agent, was, []change{c})
+	was, err := s.lockState(ctx, tx, agent)
 	if err != nil {
 		return nil, err
 	}
-	return made[0], nil
+	made, err := s.moves(ctx, tx, agent, was, []change{c})
+	if err != nil || made[0] == nil {
+		return nil, err
+	}
+	return made[0], announce(ctx, tx, made[0])
+}
+
+// lockState locks an agent's row and returns its state.
+func (s *Store) lockState(ctx context.Context, tx *sqldb.Tx, agent string) (api.AgentState, error) {
+	return sqldb.One[api.AgentState](ctx, tx, `select state from agents where id = $1`+s.db.ForUpdate(), agent)
 }
 
 // moves applies changes of an agent in order and records their reasons. It skips a change
@@ -151,13 +147,9 @@ func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Expla
 	if x.Agent, err = s.Agent(ctx, agent); err != nil {
 		return x, err
 	}
-	var counters string
 	if err := s.db.QueryRowContext(ctx, `select a.state_since, s.counters from agents a join sessions s on s.id = $2 where a.id = $1`, agent, x.Agent.Session).
-		Scan(&x.Since, &counters); err != nil {
+		Scan(&x.Since, sqldb.JSON(&x.Counters)); err != nil {
 		return x, err
-	}
-	if err := json.Unmarshal([]byte(counters), &x.Counters); err != nil {
-		return x, fmt.Errorf("counters of %s: %w", x.Agent.Session, err)
 	}
 	x.History, err = notNil(sqldb.All(ctx, s.db, historyRow, historyColumns+` where h.agent = $1 order by h.seq desc limit $2`, agent, limit))
 	return x, err
@@ -167,18 +159,10 @@ func (s *Store) Explain(ctx context.Context, agent string, limit int) (api.Expla
 // the outbox in the same transaction. A dead agent changes only with paid. SetState
 // returns nil if the change is not permitted. Errors: NotFound.
 func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, why string, paid bool, until, at int64) (*api.AgentChanged, error) {
-	var c *api.AgentChanged
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
-		c, err = s.move(ctx, tx, agent, change{to: to, why: why, until: until, paid: paid, at: at})
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return api.Errorf(api.NotFound, "there is no agent %s", agent)
-		}
-		if err != nil || c == nil {
-			return err
-		}
-		return outbox.Add(ctx, tx, changeID(c), *c)
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (*api.AgentChanged, error) {
+		c, err := s.move(ctx, tx, agent, change{to: to, why: why, until: until, paid: paid, at: at})
+		return c, missing(err, noAgent(agent))
 	})
-	return c, err
 }
 
 // Weigh changes an agent's state by its funds. The first call with owns <= 0 records the
@@ -187,17 +171,12 @@ func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, w
 // change, and adds the announcement of a change to the outbox in the same transaction.
 // Errors: NotFound.
 func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
-	var c *api.AgentChanged
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
-		c = nil
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (*api.AgentChanged, error) {
 		var state api.AgentState
 		var since int64
-		err = tx.QueryRowContext(ctx, `select state, zero_since from agents where deleted_at = 0 and id = $1`+s.db.ForUpdate(), agent).Scan(&state, &since)
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return api.Errorf(api.NotFound, "there is no agent %s", agent)
-		}
+		err := tx.QueryRowContext(ctx, `select state, zero_since from agents where deleted_at = 0 and id = $1`+s.db.ForUpdate(), agent).Scan(&state, &since)
 		if err != nil {
-			return err
+			return nil, missing(err, noAgent(agent))
 		}
 		begins := since
 		switch {
@@ -207,61 +186,35 @@ func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace 
 			begins = at
 		}
 		if begins != since {
-			if _, err := tx.ExecContext(ctx, `update agents set zero_since = $2 where id = $1`, agent, begins); err != nil {
-				return err
-			}
+			tx.Queue(ctx, `update agents set zero_since = $2 where id = $1`, agent, begins)
 		}
-		var to change
 		switch {
 		case owns > 0 && state == api.StateDead:
-			to = change{to: api.StateSleeping, why: "funded", paid: true, at: at}
+			return s.move(ctx, tx, agent, change{to: api.StateSleeping, why: "funded", paid: true, at: at})
 		case owns <= 0 && state != api.StateDead && at-begins >= grace.Microseconds():
-			to = change{to: api.StateDead, why: "without any credits for " + grace.String(), at: at}
-		default:
-			return nil
+			return s.move(ctx, tx, agent, change{to: api.StateDead, why: "without any credits for " + grace.String(), at: at})
 		}
-		if c, err = s.move(ctx, tx, agent, to); err != nil || c == nil {
-			return err
-		}
-		return outbox.Add(ctx, tx, changeID(c), *c)
+		return nil, nil
 	})
-	return c, err
 }
 
 // Poor returns at most 1000 agents that are without funds, critical or dead, by id.
 func (s *Store) Poor(ctx context.Context) ([]string, error) {
-	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (string, error) {
-		var id string
-		return id, r.Scan(&id)
-	}, `select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
+	return sqldb.All(ctx, s.db, sqldb.Column[string],
+		`select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
 }
 
 // QueueTimeout returns how long a message for an agent may wait for its session. Errors:
 // NotFound.
 func (s *Store) QueueTimeout(ctx context.Context, id string) (time.Duration, error) {
-	var def string
-	err := s.db.QueryRowContext(ctx, `select definition from agents where id = $1`, id).Scan(&def)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return 0, api.Errorf(api.NotFound, "there is no agent %s", id)
-	}
-	if err != nil {
-		return 0, err
-	}
 	var d agent.Definition
-	if err := json.Unmarshal([]byte(def), &d); err != nil {
-		return 0, fmt.Errorf("definition of %s: %w", id, err)
-	}
-	return d.Limits.QueueTimeout, nil
+	err := s.db.QueryRowContext(ctx, `select definition from agents where id = $1`, id).Scan(sqldb.JSON(&d))
+	return d.Limits.QueueTimeout, missing(err, noAgent(id))
 }
 
 // Since returns an agent's state and the time at which it entered it, in Unix
 // microseconds. Errors: NotFound.
-func (s *Store) Since(ctx context.Context, agent string) (api.AgentState, int64, error) {
-	var state api.AgentState
-	var since int64
-	err := s.db.QueryRowContext(ctx, `select state, state_since from agents where id = $1`, agent).Scan(&state, &since)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		err = api.Errorf(api.NotFound, "there is no agent %s", agent)
-	}
-	return state, since, err
+func (s *Store) Since(ctx context.Context, agent string) (state api.AgentState, since int64, err error) {
+	err = s.db.QueryRowContext(ctx, `select state, state_since from agents where id = $1`, agent).Scan(&state, &since)
+	return state, since, missing(err, noAgent(agent))
 }

@@ -2,7 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"errors"
 	"strconv"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -13,25 +12,20 @@ import (
 // first reason. If the session is the agent's main session or its session for mail, the
 // same transaction creates a new one. Errors: NotFound.
 func (s *Store) Terminate(ctx context.Context, session, reason string, at int64) (api.Session, error) {
-	var out api.Session
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (out api.Session, err error) {
 		if err := s.lockSession(ctx, tx, session); err != nil {
-			return err
+			return out, err
 		}
-		if out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session)); err != nil {
-			return err
-		}
-		if out.Terminated != 0 {
-			return nil
+		if out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session)); err != nil || out.Terminated != 0 {
+			return out, err
 		}
 		if err := s.replace(ctx, tx, out, at); err != nil {
-			return err
+			return out, err
 		}
 		out.Terminated, out.Reason = at, reason
-		_, err = tx.ExecContext(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where id = $1`, session, at, text(reason))
-		return err
+		tx.Queue(ctx, `update sessions set terminated_at = $2, terminated_reason = $3 where id = $1`, session, at, text(reason))
+		return out, nil
 	})
-	return out, err
 }
 
 // replace creates a successor of a main session or a session for mail that ends. It does
@@ -55,11 +49,9 @@ func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at 
 		if err != nil {
 			return err
 		}
-		if made, err := res.RowsAffected(); err != nil {
-			return err
-		} else if made > 0 {
-			_, err = tx.ExecContext(ctx, `update agents set `+column+` = $2 where id = $1`, a.ID, next)
-			return err
+		if made, _ := res.RowsAffected(); made > 0 {
+			tx.Queue(ctx, `update agents set `+column+` = $2 where id = $1`, a.ID, next)
+			return nil
 		}
 	}
 }
@@ -67,26 +59,23 @@ func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at 
 // Reset excludes a session's turns so far from the prompts of later turns. They remain in
 // the transcript. Errors: NotFound.
 func (s *Store) Reset(ctx context.Context, session string) (api.Session, error) {
-	var out api.Session
-	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (api.Session, error) {
 		if err := s.lockSession(ctx, tx, session); err != nil {
-			return err
+			return api.Session{}, err
 		}
-		if _, err := tx.ExecContext(ctx, `update sessions set reset_through = turns where id = $1`, session); err != nil {
-			return err
-		}
-		out, err = sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session))
-		return err
+		tx.Queue(ctx, `update sessions set reset_through = turns where id = $1`, session)
+		return sessionRow(tx.QueryRowContext(ctx, sessionColumns+` where id = $1`, session))
 	})
-	return out, err
+}
+
+// lockAgent locks an agent's row until the transaction ends. Errors: NotFound.
+func (s *Store) lockAgent(ctx context.Context, tx *sqldb.Tx, agent string) error {
+	_, err := s.lockState(ctx, tx, agent)
+	return missing(err, noAgent(agent))
 }
 
 // lockSession locks a session's row until the transaction ends. Errors: NotFound.
 func (s *Store) lockSession(ctx context.Context, tx *sqldb.Tx, session string) error {
-	var id string
-	err := tx.QueryRowContext(ctx, `select id from sessions where id = $1`+s.db.ForUpdate(), session).Scan(&id)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return &api.Error{Code: api.NotFound, Message: "there is no session " + session, Next: "anima session list shows the ones there are"}
-	}
-	return err
+	_, err := sqldb.One[string](ctx, tx, `select id from sessions where id = $1`+s.db.ForUpdate(), session)
+	return missing(err, &api.Error{Code: api.NotFound, Message: "there is no session " + session, Next: "anima session list shows the ones there are"})
 }
