@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,26 +22,6 @@ type chatCmd struct {
 	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session."`
 	History int           `help:"How many of the last turns to show at the beginning." default:"3"`
 	Timeout time.Duration `help:"How long to wait for the end of an answer." default:"10m"`
-}
-
-// Help returns the text that --help prints below the usage.
-func (chatCmd) Help() string {
-	return `On a terminal, each line is a message; a line that ends with a backslash continues on
-the next line, and pasted text is one message. The answer is shown as it arrives.
-Ctrl-c cancels the run in progress, and a second ctrl-c exits; at the prompt, ctrl-c
-and ctrl-d exit. Otherwise each line of standard input is a message, and the exit
-code is that of the last message that failed.
-
-  /help            list these commands
-  /history [N]     show the last turns
-  /new             continue in a new session
-  /session         show the session's id and cost
-  /quit            exit
-
-Examples:
-  anima chat lucky
-  anima chat lucky --session new
-  printf 'hello\nwhat did I say?\n' | anima chat lucky`
 }
 
 // chat is a conversation with an agent.
@@ -70,28 +49,11 @@ func (c chatCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
-	in, out, ok := a.terminalPair()
-	if !ok {
+	tty := terminalOf(a.In, a.Out)
+	if tty == nil || a.json() {
 		return t.lines(ctx)
 	}
-	return t.onTerminal(ctx, &terminal{in, out}, c.History)
-}
-
-// terminalPair returns standard input and output if both are terminals and the output
-// format is text; otherwise ok is false.
-func (a *app) terminalPair() (in, out *os.File, ok bool) {
-	in, isFile := a.In.(*os.File)
-	ok = a.interactive() && isFile && isTerminal(in) && a.cli.Output != outputJSON
-	if ok {
-		out, _ = a.Out.(*os.File)
-	}
-	return in, out, ok
-}
-
-// interactive reports whether the output is a terminal.
-func (a *app) interactive() bool {
-	f, ok := a.Out.(*os.File)
-	return ok && isTerminal(f)
+	return t.onTerminal(ctx, tty, c.History)
 }
 
 // lines sends each line of standard input as a message.
@@ -103,7 +65,7 @@ func (c *chat) lines(ctx context.Context) error {
 		if text == "" {
 			continue
 		}
-		if c.a.cli.Output != outputJSON {
+		if !c.a.json() {
 			fmt.Fprintf(c.out, "> %s\n", plain(text))
 		}
 		leave, err := c.handleLine(ctx, text, nil)
@@ -116,18 +78,13 @@ func (c *chat) lines(ctx context.Context) error {
 		}
 	}
 	if err := in.Err(); err != nil {
-		return &api.Error{Code: api.Invalid, Message: "standard input: " + err.Error(), Next: "give one message per line"}
+		return failure(api.Invalid, "standard input: "+err.Error(), "give one message per line")
 	}
 	if c.failed != nil {
 		return &shownError{c.failed}
 	}
 	return nil
 }
-
-// shownError is an error that was already printed; it only determines the exit code.
-type shownError struct{ error }
-
-func (e *shownError) Unwrap() error { return e.error }
 
 // onTerminal runs the conversation on a terminal with line editing. Keys that are pressed
 // while an answer is shown are kept for the next prompt.
@@ -222,7 +179,7 @@ func (c *chat) handleLine(ctx context.Context, text string, keys *keyboard) (lea
 	case "/session":
 		return false, c.show(ctx)
 	default:
-		return false, &api.Error{Code: api.Invalid, Message: "there is no command " + name, Next: "/help lists them; a message cannot begin with a slash"}
+		return false, failure(api.Invalid, "there is no command "+name, "/help lists them; a message cannot begin with a slash")
 	}
 	return false, nil
 }

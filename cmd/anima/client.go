@@ -1,19 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
-	"text/tabwriter"
 	"time"
-	"unicode"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -33,23 +30,36 @@ type endpoint struct {
 
 const endpointFile = "endpoint.json"
 
+// env returns an environment variable; "" if it is not set.
+func (a *app) env(name string) string {
+	v, _ := a.Lookup(name)
+	return v
+}
+
 // dataDir returns the data folder: the flag --data, ANIMA_DATA, or the default below the
 // user's home.
 func (a *app) dataDir() (string, error) {
-	if a.cli.Data != "" {
-		return a.cli.Data, nil
+	if dir := cmp.Or(a.cli.Data, a.env("ANIMA_DATA")); dir != "" {
+		return dir, nil
 	}
-	if v, ok := a.Lookup("ANIMA_DATA"); ok && v != "" {
-		return v, nil
-	}
-	if v, ok := a.Lookup("XDG_DATA_HOME"); ok && v != "" {
-		return filepath.Join(v, "anima"), nil
-	}
-	home, ok := a.Lookup("HOME")
-	if !ok || home == "" {
+	dir := a.userDir("XDG_DATA_HOME", ".local", "share")
+	if dir == "" {
 		return "", api.Errorf(api.Invalid, "HOME is not set: name a data folder with --data")
 	}
-	return filepath.Join(home, ".local", "share", "anima"), nil
+	return dir, nil
+}
+
+// userDir returns the folder of anima in the folder that the variable names, which by
+// default is below the user's home. It is "" if HOME is needed and not set.
+func (a *app) userDir(variable string, below ...string) string {
+	base, home := a.env(variable), a.env("HOME")
+	switch {
+	case base != "":
+		return filepath.Join(base, "anima")
+	case home == "":
+		return ""
+	}
+	return filepath.Join(home, filepath.Join(below...), "anima")
 }
 
 // clientConfig holds the settings of the commands that connect to a running anima.
@@ -62,10 +72,7 @@ type clientConfig struct {
 }
 
 // urlNamed reports whether a flag or the environment sets the URL of NATS.
-func (a *app) urlNamed() bool {
-	url, _ := a.Lookup("ANIMA_NATS_URL")
-	return a.cli.NATS != "" || url != ""
-}
+func (a *app) urlNamed() bool { return a.cli.NATS != "" || a.env("ANIMA_NATS_URL") != "" }
 
 // dialing returns how to reach the anima that the command talks to: the one of a URL or a
 // context, or the one that runs on the data folder. named reports that a URL or context
@@ -73,12 +80,12 @@ func (a *app) urlNamed() bool {
 func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	var c clientConfig
 	if err := config.Load("", &c, a.Lookup); err != nil {
-		return d, false, &api.Error{Code: api.Invalid, Message: err.Error()}
+		return d, false, failure(api.Invalid, err.Error(), "")
 	}
-	if a.cli.NATS != "" {
-		c.URL = a.cli.NATS
+	d = bus.Dialing{
+		URL: cmp.Or(a.cli.NATS, c.URL), Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA,
+		Name: bus.Operator, Log: slog.New(slog.DiscardHandler),
 	}
-	d = bus.Dialing{URL: c.URL, Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
 	name, p, err := a.selectedContext()
 	if err != nil {
 		return d, true, err
@@ -116,14 +123,10 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 // ANIMA_JAEGER_URL, otherwise the one that the anima of the data folder exports to. It is
 // empty if there is none.
 func (a *app) jaeger(flag string) (string, error) {
-	named, _ := a.Lookup("ANIMA_JAEGER_URL")
-	if flag != "" {
-		named = flag
-	}
-	if named != "" {
+	if named := cmp.Or(flag, a.env("ANIMA_JAEGER_URL")); named != "" {
 		base, err := jaegerBase(named)
 		if err != nil {
-			return "", &api.Error{Code: api.Invalid, Message: err.Error()}
+			return "", failure(api.Invalid, err.Error(), "")
 		}
 		return base, nil
 	}
@@ -137,24 +140,21 @@ func (a *app) jaeger(flag string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	data, err := os.ReadFile(filepath.Join(dir, endpointFile))
-	if err != nil {
-		return "", nil //nolint:nilerr // without an endpoint file there are no links; the command itself reports the fault
-	}
+	// Without an endpoint file there are no links; the command itself reports the fault.
 	var ep endpoint
-	_ = json.Unmarshal(data, &ep) // the command itself reports a damaged file
+	if data, err := os.ReadFile(filepath.Join(dir, endpointFile)); err == nil {
+		_ = json.Unmarshal(data, &ep)
+	}
 	return ep.Jaeger, nil
 }
 
 func notRunning(dir string) error {
-	return &api.Error{
-		Code: api.Unavailable, Message: "no anima is running with the data folder " + dir,
-		Next: "start one with anima up, or name another's folder with --data, its NATS with --nats, or a context with --context",
-	}
+	return failure(api.Unavailable, "no anima is running with the data folder "+dir,
+		"start one with anima up, or name another's folder with --data, its NATS with --nats, or a context with --context")
 }
 
-// bus connects the command to the services. The caller calls the returned function to
-// close the connection.
+// bus opens a connection to the services. The caller calls the returned function to close
+// it.
 func (a *app) bus() (*bus.Bus, func(), error) {
 	d, named, err := a.dialing()
 	if err != nil {
@@ -169,7 +169,7 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 		return nil, nil, notRunning(dir)
 	}
 	if err != nil {
-		return nil, nil, &api.Error{Code: api.Unavailable, Message: err.Error()}
+		return nil, nil, failure(api.Unavailable, err.Error(), "")
 	}
 	b, err := bus.New(nc, bus.Options{Service: bus.Operator, Log: d.Log})
 	if err != nil {
@@ -179,61 +179,45 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 	return b, func() { b.Close(); nc.Close() }, nil
 }
 
+// connect returns the connection that the requests of one command share, and opens it
+// first if there is none or if it broke: anima may have been restarted at another address.
+// [run] closes it. It must not be called concurrently.
+func (a *app) connect() (b *bus.Bus, err error) {
+	if a.conn != nil {
+		select {
+		case <-a.conn.Broken():
+			a.disconnect()
+		default:
+			return a.conn, nil
+		}
+	}
+	a.conn, a.hangUp, err = a.bus()
+	return a.conn, err
+}
+
+// disconnect closes the connection of connect.
+func (a *app) disconnect() {
+	if a.conn != nil {
+		a.hangUp()
+		a.conn = nil
+	}
+}
+
 // answerTimeout is the timeout of one request of the command line.
 const answerTimeout = 10 * time.Second
 
-// ask sends one request on a new connection and returns the answer.
+// ask sends one request on the command's connection and returns the answer.
 func ask[Resp any](ctx context.Context, a *app, req api.Message) (Resp, error) {
-	b, done, err := a.bus()
+	b, err := a.connect()
 	if err != nil {
 		return *new(Resp), err
 	}
-	defer done()
+	return callFor[Resp](ctx, b, req)
+}
+
+// callFor sends one request on a connection, with a timeout of answerTimeout.
+func callFor[Resp any](ctx context.Context, b *bus.Bus, req api.Message) (Resp, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return bus.Call[Resp](ctx, b, req)
-}
-
-const outputJSON = "json"
-
-// print writes v as JSON, or as the text that the function writes, by the output format.
-func (a *app) print(v any, text func(io.Writer)) error {
-	if a.cli.Output == outputJSON {
-		enc := json.NewEncoder(a.Out)
-		enc.SetEscapeHTML(false)
-		enc.SetIndent("", "  ")
-		return enc.Encode(v)
-	}
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
-	text(w)
-	return w.Flush()
-}
-
-// show sends a request and prints the answer.
-func show[Resp any](ctx context.Context, a *app, req api.Message, text func(io.Writer, Resp)) error {
-	v, err := ask[Resp](ctx, a, req)
-	if err != nil {
-		return err
-	}
-	return a.print(v, func(w io.Writer) { text(w, v) })
-}
-
-// plain replaces control characters other than newline and tab, so that text of agents
-// and models cannot control the terminal.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return '\uFFFD'
-		}
-		return r
-	}, s)
-}
-
-// line returns the first line of a text, cut to n characters and made plain.
-func line(s string, n int) string {
-	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
-	if r := []rune(s); len(r) > n {
-		s = string(r[:n-1]) + "…"
-	}
-	return plain(s)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 )
 
 // completeWait is the maximum time that the completion of a name may take, since the
@@ -22,29 +21,12 @@ const completeWait = 2 * time.Second
 // anima that it queries. On any error it returns no completion.
 func (a *app) predictors(ctx context.Context) kongcompletion.Option {
 	return kongcompletion.WithPredictors(map[string]complete.Predictor{
-		"agent": a.predict(ctx, func(ctx context.Context, b *bus.Bus) []string {
-			v, _ := bus.Call[api.Agents](ctx, b, api.ListAgents{})
-			var names []string
-			for _, g := range v.Agents {
-				names = append(names, g.ID)
-			}
-			return names
+		"agent": predict(ctx, a, api.ListAgents{}, agentIDs),
+		"session": predict(ctx, a, api.ListSessions{Limit: 100}, func(v api.Sessions) []string {
+			return idsOf(v.Sessions, func(s api.Session) string { return s.ID })
 		}),
-		"session": a.predict(ctx, func(ctx context.Context, b *bus.Bus) []string {
-			v, _ := bus.Call[api.Sessions](ctx, b, api.ListSessions{Limit: 100})
-			var names []string
-			for _, s := range v.Sessions {
-				names = append(names, s.ID)
-			}
-			return names
-		}),
-		"goal": a.predict(ctx, func(ctx context.Context, b *bus.Bus) []string {
-			v, _ := bus.Call[api.Goals](ctx, b, api.ListGoals{Limit: 100})
-			var names []string
-			for _, g := range v.Goals {
-				names = append(names, g.ID)
-			}
-			return names
+		"goal": predict(ctx, a, api.ListGoals{Limit: 100}, func(v api.Goals) []string {
+			return idsOf(v.Goals, func(g api.Goal) string { return g.ID })
 		}),
 		"context": complete.PredictFunc(func(complete.Args) []string {
 			all, _ := a.contexts() // the command itself reports the error
@@ -53,15 +35,24 @@ func (a *app) predictors(ctx context.Context) kongcompletion.Option {
 	})
 }
 
-func (a *app) predict(ctx context.Context, names func(context.Context, *bus.Bus) []string) complete.Predictor {
+func predict[Resp any](ctx context.Context, a *app, req api.Message, names func(Resp) []string) complete.Predictor {
 	return complete.PredictFunc(func(complete.Args) []string {
-		b, done, err := a.bus()
-		if err != nil {
-			return nil
-		}
-		defer done()
 		ctx, cancel := context.WithTimeout(ctx, completeWait)
 		defer cancel()
-		return names(ctx, b)
+		defer a.disconnect()
+		v, _ := ask[Resp](ctx, a, req)
+		return names(v)
 	})
+}
+
+func agentIDs(v api.Agents) []string {
+	return idsOf(v.Agents, func(g api.Agent) string { return g.ID })
+}
+
+func idsOf[E any](all []E, id func(E) string) []string {
+	var ids []string
+	for _, e := range all {
+		ids = append(ids, id(e))
+	}
+	return ids
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,65 +32,53 @@ type contextList struct {
 
 const contextsFile = "contexts.json"
 
-// configDir returns the user's folder for settings of anima.
-func (a *app) configDir() (string, error) {
-	if v, ok := a.Lookup("XDG_CONFIG_HOME"); ok && v != "" {
-		return filepath.Join(v, "anima"), nil
+// contextsPath returns the path of the file of contexts.
+func (a *app) contextsPath() (string, error) {
+	dir := a.userDir("XDG_CONFIG_HOME", ".config")
+	if dir == "" {
+		return "", failure(api.Invalid, "HOME is not set: contexts cannot be stored", "set HOME or XDG_CONFIG_HOME")
 	}
-	home, ok := a.Lookup("HOME")
-	if !ok || home == "" {
-		return "", &api.Error{Code: api.Invalid, Message: "HOME is not set: contexts cannot be stored", Next: "set HOME or XDG_CONFIG_HOME"}
-	}
-	return filepath.Join(home, ".config", "anima"), nil
+	return filepath.Join(dir, contextsFile), nil
 }
 
 // contexts reads the file of contexts. A missing file is an empty list. A file that other
 // users may read is refused, because it holds credentials.
 func (a *app) contexts() (contextList, error) {
-	out := contextList{Contexts: map[string]savedContext{}}
-	dir, err := a.configDir()
+	var all contextList
+	file, err := a.contextsPath()
 	if err != nil {
-		return out, err
+		return all, err
 	}
-	file := filepath.Join(dir, contextsFile)
-	info, err := os.Stat(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return out, nil
+	data, exposed, err := readPrivate(file)
+	switch {
+	case exposed:
+		return all, failure(api.Denied, "other users can read "+file+", which holds credentials", "chmod 600 "+file)
+	case err != nil:
+		return all, fmt.Errorf("contexts: %w", err)
+	case data != nil && json.Unmarshal(data, &all) != nil:
+		return all, failure(api.Invalid, file+" is not in the format of anima context", "correct it, or remove it and add the contexts again with anima context add")
 	}
-	if err != nil {
-		return out, fmt.Errorf("contexts: %w", err)
+	if all.Contexts == nil {
+		all.Contexts = map[string]savedContext{}
 	}
-	if info.Mode().Perm()&0o077 != 0 {
-		return out, &api.Error{Code: api.Denied, Message: "other users can read " + file + ", which holds credentials", Next: "chmod 600 " + file}
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return out, fmt.Errorf("contexts: %w", err)
-	}
-	if err := json.Unmarshal(data, &out); err != nil {
-		return out, &api.Error{Code: api.Invalid, Message: file + " is not in the format of anima context", Next: "correct it, or remove it and add the contexts again with anima context add"}
-	}
-	if out.Contexts == nil {
-		out.Contexts = map[string]savedContext{}
-	}
-	return out, nil
+	return all, nil
 }
 
-// saveContexts writes the file of contexts atomically: a reader finds the old or the new
-// content.
-func (a *app) saveContexts(p contextList) error {
-	dir, err := a.configDir()
+// changeContexts changes the file of contexts atomically: a reader finds the old or the
+// new content.
+func (a *app) changeContexts(change func(*contextList) error) error {
+	all, err := a.contexts()
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("contexts: %w", err)
+	if err := change(&all); err != nil {
+		return err
 	}
-	data, err := json.MarshalIndent(p, "", "  ")
+	file, err := a.contextsPath()
 	if err != nil {
-		return fmt.Errorf("contexts: %w", err)
+		return err
 	}
-	if err := writeFile(filepath.Join(dir, contextsFile), append(data, '\n')); err != nil {
+	if err := writePrivate(file, all); err != nil {
 		return fmt.Errorf("contexts: %w", err)
 	}
 	return nil
@@ -102,28 +88,18 @@ func (a *app) saveContexts(p contextList) error {
 // means none. The order of precedence is a URL, a named context, a named data folder, and
 // the selected context.
 func (a *app) selectedContext() (string, savedContext, error) {
-	if a.urlNamed() {
+	name := cmp.Or(a.cli.Context, a.env("ANIMA_CONTEXT"))
+	switch _, err := a.contextsPath(); {
+	case a.urlNamed():
 		return "", savedContext{}, nil
-	}
-	name := a.cli.Context
-	if name == "" {
-		name, _ = a.Lookup("ANIMA_CONTEXT")
-	}
-	data, _ := a.Lookup("ANIMA_DATA")
-	if name == "" && (a.cli.Data != "" || data != "") {
+	case name == "" && (err != nil || a.cli.Data != "" || a.env("ANIMA_DATA") != ""): // without a folder for settings there are no contexts
 		return "", savedContext{}, nil
-	}
-	if _, err := a.configDir(); err != nil && name == "" {
-		return "", savedContext{}, nil //nolint:nilerr // without a folder for settings there are no contexts
 	}
 	all, err := a.contexts()
 	if err != nil {
 		return "", savedContext{}, err
 	}
-	if name == "" {
-		name = all.Selected
-	}
-	if name == "" {
+	if name = cmp.Or(name, all.Selected); name == "" {
 		return "", savedContext{}, nil
 	}
 	p, err := all.named(name)
@@ -133,7 +109,7 @@ func (a *app) selectedContext() (string, savedContext, error) {
 func (p contextList) named(name string) (savedContext, error) {
 	v, ok := p.Contexts[name]
 	if !ok {
-		return v, &api.Error{Code: api.NotFound, Message: "there is no context " + name, Next: "anima context list lists the contexts; anima context add creates one"}
+		return v, failure(api.NotFound, "there is no context "+name, "anima context list lists the contexts; anima context add creates one")
 	}
 	return v, nil
 }
@@ -156,47 +132,37 @@ type contextAddCmd struct {
 	Select    bool   `help:"Select it."`
 }
 
-// Help returns the text that --help prints below the usage.
-func (contextAddCmd) Help() string {
-	return `Contexts are stored in ~/.config/anima/contexts.json, which only its owner can read. A
-command uses the first of these that is set: --nats or ANIMA_NATS_URL, --context,
-ANIMA_CONTEXT, --data or ANIMA_DATA, the selected context. Otherwise it uses the
-anima up of this machine.
-
-Examples:
-  anima context add prod tls://nats.example.com:4222 --nkey-file operator.nk --select
-  anima context add lab nats://127.0.0.1:4222 --token-file token`
-}
-
 // maxSecret is the maximum number of bytes that is read of a file with a secret.
 const maxSecret = 16 << 10
 
-func (c contextAddCmd) Run(a *app) error {
+func (c contextAddCmd) Run(a *app) (err error) {
 	if !api.ValidKey(c.Name) {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q cannot be the name of a context", plain(c.Name)), Next: "use letters, digits, - and _"}
+		return failure(api.Invalid, fmt.Sprintf("%q cannot be the name of a context", plain(c.Name)), "use letters, digits, - and _")
 	}
+	url := bus.RedactURL(c.URL)
 	if !strings.Contains(c.URL, "://") {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%q is not the URL of a NATS server", plain(bus.RedactURL(c.URL))), Next: "write nats://host:4222 or tls://host:4222"}
+		return failure(api.Invalid, fmt.Sprintf("%q is not the URL of a NATS server", plain(url)), "write nats://host:4222 or tls://host:4222")
 	}
-	all, err := a.contexts()
+	p := savedContext{URL: c.URL, Creds: c.Creds, CA: c.CA}
+	var v contextView
+	err = a.changeContexts(func(all *contextList) (err error) {
+		if p.Token, err = a.secret(c.TokenFile); err != nil {
+			return err
+		}
+		if p.NKey, err = a.secret(c.NKeyFile); err != nil {
+			return err
+		}
+		all.Contexts[c.Name] = p
+		if c.Select {
+			all.Selected = c.Name
+		}
+		v = all.view(c.Name)
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	p := savedContext{URL: c.URL, Creds: c.Creds, CA: c.CA}
-	if p.Token, err = a.secret(c.TokenFile); err != nil {
-		return err
-	}
-	if p.NKey, err = a.secret(c.NKeyFile); err != nil {
-		return err
-	}
-	all.Contexts[c.Name] = p
-	if c.Select {
-		all.Selected = c.Name
-	}
-	if err := a.saveContexts(all); err != nil {
-		return err
-	}
-	return a.print(p.view(c.Name, all.Selected), func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, bus.RedactURL(p.URL)) })
+	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "context %s is %s\n", c.Name, url) })
 }
 
 // secret reads a secret from a file; it returns "" if no file is named. A file without a
@@ -205,25 +171,14 @@ func (a *app) secret(file string) (string, error) {
 	if file == "" {
 		return "", nil
 	}
-	in := a.In
-	if file != "-" {
-		f, err := os.Open(file)
-		if err != nil {
-			return "", &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the secret, or - for standard input"}
-		}
-		defer func() { _ = f.Close() }() // read only: a Close error loses no data
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
+	data, err := a.read(file, maxSecret)
 	if err != nil {
-		return "", fmt.Errorf("secret: %w", err)
+		return "", failure(api.Invalid, err.Error(), "name a file that holds the secret, or - for standard input")
 	}
 	text := strings.TrimSpace(string(data))
 	if text == "" || len(data) > maxSecret {
-		return "", &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%s holds no secret: it is empty or larger than %d bytes", file, maxSecret),
-			Next: "name the file with the token or the seed; only one of --token-file and --nkey-file can be standard input",
-		}
+		return "", failure(api.Invalid, fmt.Sprintf("%s holds no secret: it is empty or larger than %d bytes", file, maxSecret),
+			"name the file with the token or the seed; only one of --token-file and --nkey-file can be standard input")
 	}
 	return text, nil
 }
@@ -238,14 +193,15 @@ type contextView struct {
 	CA       string `json:"ca,omitempty"`
 }
 
-func (p savedContext) view(name, selected string) contextView {
-	v := contextView{Name: name, Selected: name == selected, URL: bus.RedactURL(p.URL), Auth: "none", Creds: p.Creds, CA: p.CA}
+func (p contextList) view(name string) contextView {
+	c := p.Contexts[name]
+	v := contextView{Name: name, Selected: name == p.Selected, URL: bus.RedactURL(c.URL), Auth: "none", Creds: c.Creds, CA: c.CA}
 	switch {
-	case p.NKey != "":
+	case c.NKey != "":
 		v.Auth = "nkey"
-	case p.Creds != "":
+	case c.Creds != "":
 		v.Auth = "creds"
-	case p.Token != "":
+	case c.Token != "":
 		v.Auth = "token"
 	}
 	return v
@@ -262,13 +218,12 @@ func (contextListCmd) Run(a *app) error {
 		Contexts []contextView `json:"contexts"`
 	}{[]contextView{}}
 	for _, name := range slices.Sorted(maps.Keys(all.Contexts)) {
-		v.Contexts = append(v.Contexts, all.Contexts[name].view(name, all.Selected))
+		v.Contexts = append(v.Contexts, all.view(name))
 	}
 	return a.print(v, func(w io.Writer) {
-		fmt.Fprintln(w, "CONTEXT\tSELECTED\tNATS\tCREDENTIALS")
-		for _, c := range v.Contexts {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", c.Name, yes(c.Selected), plain(c.URL), c.Auth)
-		}
+		table(w, "CONTEXT\tSELECTED\tNATS\tCREDENTIALS", v.Contexts, api.Page{}, func(c contextView) []any {
+			return []any{c.Name, yes(c.Selected), plain(c.URL), c.Auth}
+		})
 	})
 }
 
@@ -277,20 +232,18 @@ type contextSelectCmd struct {
 }
 
 func (c contextSelectCmd) Run(a *app) error {
-	all, err := a.contexts()
+	err := a.changeContexts(func(all *contextList) error {
+		all.Selected = c.Name
+		if c.Name == "" {
+			return nil
+		}
+		_, err := all.named(c.Name)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	if c.Name != "" {
-		if _, err := all.named(c.Name); err != nil {
-			return err
-		}
-	}
-	all.Selected = c.Name
-	if err := a.saveContexts(all); err != nil {
-		return err
-	}
-	return a.print(map[string]string{"selected": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "selected: %s\n", or(c.Name)) })
+	return a.print(map[string]string{"selected": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "selected: %s\n", cmp.Or(c.Name, "-")) })
 }
 
 type contextShowCmd struct {
@@ -308,15 +261,16 @@ func (c contextShowCmd) Run(a *app) error {
 		}
 	}
 	if c.Name == "" {
-		return &api.Error{Code: api.NotFound, Message: "no context is used: commands use the NATS or the data folder that is named, or the anima up of this machine", Next: "anima context list lists the contexts; anima context select selects one"}
+		return failure(api.NotFound, "no context is used: commands use the NATS or the data folder that is named, or the anima up of this machine",
+			"anima context list lists the contexts; anima context select selects one")
 	}
-	p, err := all.named(c.Name)
-	if err != nil {
+	if _, err := all.named(c.Name); err != nil {
 		return err
 	}
-	v := p.view(c.Name, all.Selected)
+	v := all.view(c.Name)
 	return a.print(v, func(w io.Writer) {
-		fmt.Fprintf(w, "context\t%s\nselected\t%s\nnats\t%s\ncredentials\t%s %s\nca\t%s\n", v.Name, yes(v.Selected), plain(v.URL), v.Auth, v.Creds, or(v.CA))
+		fmt.Fprintf(w, "context\t%s\nselected\t%s\nnats\t%s\ncredentials\t%s %s\nca\t%s\n",
+			v.Name, yes(v.Selected), plain(v.URL), v.Auth, v.Creds, cmp.Or(v.CA, "-"))
 	})
 }
 
@@ -325,18 +279,15 @@ type contextRemoveCmd struct {
 }
 
 func (c contextRemoveCmd) Run(a *app) error {
-	all, err := a.contexts()
+	err := a.changeContexts(func(all *contextList) error {
+		_, err := all.named(c.Name)
+		delete(all.Contexts, c.Name)
+		if all.Selected == c.Name {
+			all.Selected = ""
+		}
+		return err
+	})
 	if err != nil {
-		return err
-	}
-	if _, err := all.named(c.Name); err != nil {
-		return err
-	}
-	delete(all.Contexts, c.Name)
-	if all.Selected == c.Name {
-		all.Selected = ""
-	}
-	if err := a.saveContexts(all); err != nil {
 		return err
 	}
 	return a.print(map[string]string{"removed": c.Name}, func(w io.Writer) { fmt.Fprintf(w, "context %s is removed\n", c.Name) })

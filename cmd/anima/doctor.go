@@ -22,25 +22,6 @@ type doctorCmd struct {
 	Ops []string `help:"Ops addresses of services that run alone, such as http://127.0.0.1:9090." placeholder:"URL"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (doctorCmd) Help() string {
-	return `Checks an installation and changes nothing: the disk and its reserve, the file modes
-of the secrets, whether databases and streams belong to one installation and agree
-with each other, the ledger, streams and consumers, unpublished messages, locks, runs
-without an end, models and clocks.
-
-The command checks the anima that runs on the data folder, or the folder itself if
-none runs. With --nats or a context it checks services elsewhere through NATS, and
-those whose ops addresses are given. The exit code is 1 if there is a fault; warnings
-do not change it.
-
-Examples:
-  anima doctor
-  anima doctor -o json | jq '.[] | select(.level != "ok")'
-  anima doctor --data ./play
-  anima doctor --nats nats://127.0.0.1:4222 --ops http://127.0.0.1:9090`
-}
-
 // doctor collects the findings of the checks.
 type doctor struct {
 	app      *app

@@ -24,24 +24,11 @@ type goalListCmd struct {
 	Status string `help:"Only active, completed, failed or cancelled ones." enum:"active,completed,failed,cancelled," default:""`
 }
 
-// Help returns the text that --help prints below the usage.
-func (goalListCmd) Help() string {
-	return `A goal in phase plan_review waits for your approval: see anima goal approve.
-
-Examples:
-  anima goal list lucky
-  anima goal list --status active --watch`
-}
-
 func (c goalListCmd) Run(ctx context.Context, a *app) error {
-	return c.show(ctx, a, func(ctx context.Context, a *app) error {
-		req := api.ListGoals{Agent: c.Agent, Status: api.GoalStatus(c.Status), After: c.After, Limit: c.Limit}
-		return show(ctx, a, req, func(w io.Writer, v api.Goals) {
-			fmt.Fprintln(w, "GOAL\tAGENT\tSINCE\tPHASE\tSPENT\tPLAN COSTS\tTITLE")
-			for _, g := range v.Goals {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", g.ID, g.Agent, when(g.CreatedAt), g.Phase, g.Spent, g.Estimate, line(g.Title, 50))
-			}
-			more(w, v.Page)
+	req := api.ListGoals{Agent: c.Agent, Status: api.GoalStatus(c.Status), After: c.After, Limit: c.Limit}
+	return show(ctx, a, req, func(w io.Writer, v api.Goals) {
+		table(w, "GOAL\tAGENT\tSINCE\tPHASE\tSPENT\tPLAN COSTS\tTITLE", v.Goals, v.Page, func(g api.Goal) []any {
+			return []any{g.ID, g.Agent, when(g.CreatedAt), g.Phase, g.Spent, g.Estimate, line(g.Title, 50)}
 		})
 	})
 }
@@ -52,36 +39,28 @@ type goalShowCmd struct {
 }
 
 func (c goalShowCmd) Run(ctx context.Context, a *app) error {
-	return c.show(ctx, a, func(ctx context.Context, a *app) error {
-		return show(ctx, a, api.GetGoal{Goal: c.Goal}, goalText)
-	})
+	return show(ctx, a, api.GetGoal{Goal: c.Goal}, goalText)
 }
 
 func goalText(w io.Writer, g api.Goal) {
 	fmt.Fprintf(w, "goal\t%s\nagent\t%s\ntitle\t%s\nwants\t%s\nphase\t%s (%s)\n", g.ID, g.Agent, line(g.Title, 200), indent(g.Description), g.Phase, g.Status)
-	if g.Reason != "" {
-		fmt.Fprintf(w, "why\t%s\n", line(g.Reason, 200))
-	}
-	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s requires your approval\nsince\t%s\n", g.By.Kind, g.By.Address, g.Spent, g.Estimate, g.Limit, when(g.CreatedAt))
+	fields(w, "why", line(g.Reason, 200))
+	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s requires your approval\nsince\t%s\n",
+		g.By.Kind, g.By.Address, g.Spent, g.Estimate, g.Limit, when(g.CreatedAt))
 	if g.EndedAt != 0 {
-		fmt.Fprintf(w, "ended\t%s\n", when(g.EndedAt))
+		row(w, "ended", when(g.EndedAt))
 	}
 	for _, p := range g.Plans {
 		fmt.Fprintf(w, "plan %d\t%s by %s, %s, %d min\n\t%s\n", p.Version, p.Status, p.Source, p.Cost, p.Minutes, indent(strings.TrimSpace(p.Analysis+"\n"+p.Strategy)))
 		if p.Feedback != "" {
-			fmt.Fprintf(w, "\tfeedback: %s\n", indent(p.Feedback))
+			row(w, "", "feedback: "+indent(p.Feedback))
 		}
 	}
 	for _, t := range g.Tasks {
 		fmt.Fprintf(w, "task %s\t%s, plan %d, attempt %d, %s of %s: %s\n", t.ID, t.Status, t.Version, t.Attempt, t.Spent, t.Estimate, line(t.Title, 100))
-		if t.Error != "" {
-			fmt.Fprintf(w, "\t%s\n", line(t.Error, 200))
-		}
-		if t.Result != "" {
-			fmt.Fprintf(w, "\t%s\n", line(t.Result, 200))
-		}
+		fields(w, "", line(t.Error, 200), "", line(t.Result, 200))
 	}
-	if v := waiting(g); v != 0 {
+	if waiting(g) != 0 {
 		fmt.Fprintf(w, "next\tanima goal approve %s, or anima goal reject %s \"what is to be different\"\n", g.ID, g.ID)
 	}
 }
@@ -99,16 +78,6 @@ type goalApproveCmd struct {
 	Version int    `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (goalApproveCmd) Help() string {
-	return `A plan requires approval if it costs more than its limit, or if the principal of the
-goal is a peer or external. Read the plan first.
-
-Examples:
-  anima goal show g-1
-  anima goal approve g-1 --version 2`
-}
-
 func (c goalApproveCmd) Run(ctx context.Context, a *app) error {
 	return review(ctx, a, api.ReviewPlan{Goal: c.Goal, Version: c.Version, Approve: true})
 }
@@ -117,14 +86,6 @@ type goalRejectCmd struct {
 	Goal     string   `arg:"" help:"The goal." predictor:"goal"`
 	Feedback []string `arg:"" optional:"" help:"Feedback for the planner."`
 	Version  int      `help:"The version of the plan that you have read; default is the one that waits." placeholder:"N"`
-}
-
-// Help returns the text that --help prints below the usage.
-func (goalRejectCmd) Help() string {
-	return `The planner makes another plan, with your feedback.
-
-Examples:
-  anima goal reject g-1 "half the price, and no e-mail"`
 }
 
 func (c goalRejectCmd) Run(ctx context.Context, a *app) error {
@@ -140,10 +101,8 @@ func review(ctx context.Context, a *app, m api.ReviewPlan) error {
 			return err
 		}
 		if m.Version = waiting(g); m.Version == 0 {
-			return &api.Error{
-				Code: api.Conflict, Message: fmt.Sprintf("no plan of %s waits for your approval: the goal is in phase %s", g.ID, g.Phase),
-				Next: "anima goal show " + g.ID + " shows its plans",
-			}
+			return failure(api.Conflict, fmt.Sprintf("no plan of %s waits for your approval: the goal is in phase %s", g.ID, g.Phase),
+				"anima goal show "+g.ID+" shows its plans")
 		}
 	}
 	return show(ctx, a, m, func(w io.Writer, g api.Goal) {
@@ -158,15 +117,6 @@ func review(ctx context.Context, a *app, m api.ReviewPlan) error {
 type goalCancelCmd struct {
 	Goal   string `arg:"" help:"The goal." predictor:"goal"`
 	Reason string `help:"The reason." default:"your creator gave it up"`
-}
-
-// Help returns the text that --help prints below the usage.
-func (goalCancelCmd) Help() string {
-	return `The open tasks of the goal and their runs are cancelled. A goal that has ended does
-not change.
-
-Examples:
-  anima goal cancel g-1 --reason "not needed any more"`
 }
 
 func (c goalCancelCmd) Run(ctx context.Context, a *app) error {

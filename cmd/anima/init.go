@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -37,24 +38,6 @@ type initCmd struct {
 	Force        bool     `help:"Replace an existing AGENT.md."`
 }
 
-// Help returns the text that --help prints below the usage.
-func (initCmd) Help() string {
-	return `On a terminal the command asks for values that the flags do not give. Otherwise it
-lists the missing values and fails. It replaces an existing AGENT.md only with
---force; repeating the command with the same answers changes nothing.
-
-The model service and its key are stored in provider.json in the data folder, which
-only its owner can read, and anima up uses them. OPENAI_BASE_URL, OPENAI_API_KEY or
-OLLAMA_HOST in the environment of anima up take precedence; then the file is not read.
-
-Examples:
-  anima init
-  anima init nova.md --name Nova --genesis "You watch the ledger and say so." --yes
-  anima init --name Nova --genesis-file prompt.md --creator 0x5aAe… --no-autonomy -o json
-  anima init --name Nova --genesis "Be useful." --model-url http://127.0.0.1:11434/v1
-  anima init --name Nova --genesis "Be useful." --fund 5`
-}
-
 // initView is the output of init.
 type initView struct {
 	File        string       `json:"file"`
@@ -68,79 +51,71 @@ type initView struct {
 	Next        []string     `json:"next"`              // commands
 }
 
+// setup is one execution of init.
+type setup struct {
+	initCmd
+	app   *app
+	old   []byte // the existing AGENT.md; nil: none
+	file  loop.AgentFile
+	model *provider // provider to store; nil: none was named
+	view  initView
+}
+
 // Run collects the answers, validates all of them, and writes the file or nothing.
-func (c initCmd) Run(ctx context.Context, a *app) error {
-	old, err := c.existing()
+func (c initCmd) Run(ctx context.Context, a *app) (err error) {
+	s := &setup{initCmd: c, app: a, view: initView{File: c.File, Environment: detect(a.Lookup), Providers: providers(a.Lookup)}}
+	if s.old, err = c.existing(); err != nil {
+		return err
+	}
+	missing, faults, err := s.flags()
 	if err != nil {
 		return err
 	}
-	v := initView{File: c.File, Environment: detect(a.Lookup), Providers: providers(a.Lookup)}
-	answers, missing, err := c.answers(a)
-	if err != nil {
-		return err
-	}
-	for _, w := range c.warnings(a) {
-		fmt.Fprintln(a.Err, "anima: warning:", w)
-	}
-	t := a.terminal()
-	_, faults := answers.withPlaceholders(missing).Source()
-	if t == nil { // without a terminal, questions are not possible
+	a.warn(s.warnings())
+	t := terminalOf(a.In, a.Err) // standard output may be a pipe to a program
+	if t == nil {                // without a terminal, questions are not possible
 		faults = append(missing, faults...)
 	}
 	if len(faults) > 0 {
-		return &api.Error{
-			Code: api.Invalid, Message: "the flags do not give a valid AGENT.md; nothing was written", Details: faults,
-			Next: "correct the flags; on a terminal anima init asks for the other values; anima init --help has examples",
-		}
+		e := failure(api.Invalid, "the flags do not give a valid AGENT.md; nothing was written",
+			"correct the flags; on a terminal anima init asks for the other values; anima init --help has examples")
+		e.Details = faults
+		return e
 	}
 	if c.Fund != "" {
-		if _, err := deposit(c.Fund); err != nil {
+		if _, err := positive(c.Fund); err != nil {
 			return err
 		}
 	}
-	model, models, err := c.flagProvider(ctx, a)
+	if s.model, err = c.flagProvider(ctx, a); err != nil {
+		return err
+	}
+	keep := s.old != nil && !c.Force
+	if keep && len(missing) > 0 {
+		return c.existsError()
+	}
+	if t != nil && !keep {
+		if err := s.ask(ctx, t); err != nil {
+			return err
+		}
+	}
+	src, err := s.write()
 	if err != nil {
 		return err
 	}
-	switch {
-	case old != nil && !c.Force && len(missing) > 0:
-		return c.existsError()
-	case t != nil && (old == nil || c.Force):
-		all := &initValues{file: &answers.AgentFile, model: model, models: models, fund: &c.Fund}
-		if err := c.ask(ctx, a, t, v, all); err != nil {
-			return err
-		}
-		model, models = all.model, all.models
-	}
-	src, faults := answers.Source()
-	if len(faults) > 0 {
-		return &api.Error{Code: api.Invalid, Message: "the answers do not give a valid AGENT.md; nothing was written", Details: faults}
-	}
-	v.Agent, _ = loop.CheckAgentFile(src)
-	v.Autonomy, v.Next = answers.Autonomy, c.next(a, v)
-	switch {
-	case bytes.Equal(old, src):
-	case old != nil && !c.Force:
-		return c.existsError()
-	default:
-		if err := c.write(src); err != nil {
-			return err
-		}
-		v.Written = true
-	}
-	if err := c.storeModel(a, &v, model, models); err != nil {
+	if err := s.storeModel(); err != nil {
 		return err
 	}
-	if err := c.createAgent(ctx, a, &v, src); err != nil {
+	if err := s.createAgent(ctx, src); err != nil {
 		return err
 	}
-	return a.print(v, func(w io.Writer) { v.text(a, w) })
+	return a.print(s.view, func(w io.Writer) { s.view.text(a, w) })
 }
 
 // warnings returns the faults of the settings that would prevent the next step.
-func (initCmd) warnings(a *app) []string {
-	all := config.Unknown(known(), a.Environ)
-	_, _, err := settings(upLookup(a.Lookup, nil, lookupIn(nil)))
+func (s *setup) warnings() []string {
+	all := config.Unknown(known(), s.app.Environ)
+	_, _, err := settings(upLookup(s.app.Lookup, nil, lookupIn(nil)))
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		for _, d := range e.Details {
 			all = append(all, "anima up would not start: "+d)
@@ -157,108 +132,91 @@ func (c initCmd) existing() ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
+	var src []byte
+	if err == nil {
+		src, err = io.ReadAll(io.LimitReader(f, maxSource+1))
+		_ = f.Close() // read only: a Close error loses no data
 	}
-	defer func() { _ = f.Close() }() // read only: a Close error loses no data
-	src, err := io.ReadAll(io.LimitReader(f, maxSource+1))
 	if err != nil {
-		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name another file"}
+		return nil, failure(api.Invalid, err.Error(), "name another file")
 	}
 	if _, faults := loop.CheckAgentFile(src); len(faults) > 0 && !c.Force {
-		return nil, &api.Error{
-			Code: api.Invalid, Message: c.File + " exists and has faults; it was not changed", Details: faults,
-			Next: "correct it, name another file, or replace it with --force",
-		}
+		e := failure(api.Invalid, c.File+" exists and has faults; it was not changed", "correct it, name another file, or replace it with --force")
+		e.Details = faults
+		return nil, e
 	}
 	return src, nil
 }
 
 func (c initCmd) existsError() error {
-	return &api.Error{
-		Code: api.Conflict, Message: c.File + " already exists; it was not changed",
-		Next: "use it (anima agent apply " + shellQuote(c.File) + "), name another file, or replace it with --force",
-	}
+	return failure(api.Conflict, c.File+" already exists; it was not changed",
+		"use it (anima agent apply "+shellQuote(c.File)+"), name another file, or replace it with --force")
 }
 
-// answers holds the values of the flags.
-type answers struct{ loop.AgentFile }
-
-// noName and noGenesis are the errors for required values that are missing.
-const (
-	noName    = "name is missing: give it with --name"
-	noGenesis = "the genesis prompt is missing: give it with --genesis or --genesis-file"
-)
-
-// answers returns the values of the flags and the errors for required values that are
-// missing.
-func (c initCmd) answers(a *app) (f answers, missing []string, err error) {
-	f = answers{loop.AgentFile{
-		Name: valueOf(c.Name), Genesis: valueOf(c.Genesis), Creator: valueOf(c.Creator), Message: valueOf(c.Message),
-		Description: c.Description, Model: c.Model, Tools: c.Tools, Autonomy: c.Autonomy == nil || *c.Autonomy,
-	}}
-	if c.GenesisFile != "" {
-		data, err := (agentApplyCmd{File: c.GenesisFile}).read(a.In)
-		if err != nil {
-			return f, nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that holds the genesis prompt, or - for standard input"}
+// flags reads the values of the flags. It returns the required values that are missing,
+// and the faults of the others.
+func (s *setup) flags() (missing, faults []string, err error) {
+	text := func(flag *string) string {
+		if flag == nil {
+			return ""
 		}
-		f.Genesis = string(data)
+		return *flag
 	}
-	if c.Name == nil {
-		missing = append(missing, noName)
+	s.file = loop.AgentFile{
+		Name: text(s.Name), Genesis: text(s.Genesis), Creator: text(s.Creator), Message: text(s.Message),
+		Description: s.Description, Model: s.Model, Tools: s.Tools, Autonomy: s.Autonomy == nil || *s.Autonomy,
 	}
-	if c.Genesis == nil && c.GenesisFile == "" {
-		missing = append(missing, noGenesis)
-	}
-	return f, missing, nil
-}
-
-func valueOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// withPlaceholders returns the answers with placeholders for missing values, so that the
-// other values can be validated.
-func (f answers) withPlaceholders(missing []string) answers {
-	for _, m := range missing {
-		if m == noName {
-			f.Name = "x"
-		} else {
-			f.Genesis = "x"
+	if s.GenesisFile != "" {
+		if s.file.Genesis, err = s.app.readText(s.GenesisFile, "name a file that holds the genesis prompt, or - for standard input"); err != nil {
+			return nil, nil, err
 		}
 	}
-	return f
+	whole := s.file // with placeholders for missing values
+	if s.Name == nil {
+		missing, whole.Name = append(missing, "name is missing: give it with --name"), "x"
+	}
+	if s.Genesis == nil && s.GenesisFile == "" {
+		missing, whole.Genesis = append(missing, "the genesis prompt is missing: give it with --genesis or --genesis-file"), "x"
+	}
+	_, faults = whole.Source()
+	return missing, faults, nil
 }
 
-// write writes the file atomically. Without --force it fails if the file exists, also if
-// it was created since the check.
-func (c initCmd) write(src []byte) error {
-	create := createFile
-	if c.Force {
-		create = writeFile
+// write writes the AGENT.md and returns it. Without --force it fails if another file
+// exists, also if that was created since the check.
+func (s *setup) write() ([]byte, error) {
+	src, faults := s.file.Source()
+	if len(faults) > 0 {
+		e := failure(api.Invalid, "the answers do not give a valid AGENT.md; nothing was written", "")
+		e.Details = faults
+		return nil, e
 	}
-	err := create(c.File, src)
-	switch {
-	case errors.Is(err, fs.ErrExist):
-		return c.existsError()
-	case err != nil:
-		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name a file that you may write"}
+	v := &s.view
+	v.Agent, _ = loop.CheckAgentFile(src)
+	v.Autonomy, v.Next = s.file.Autonomy, s.next()
+	if bytes.Equal(s.old, src) {
+		return src, nil
 	}
-	return nil
+	if s.old != nil && !s.Force {
+		return nil, s.existsError()
+	}
+	err := putNew(s.File, src, s.Force)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, s.existsError()
+	}
+	v.Written = err == nil
+	return src, err
 }
 
 // next returns the commands for the next step. If an anima is running, they apply the
 // file to it.
-func (c initCmd) next(a *app, v initView) []string {
-	file := shellQuote(c.File)
-	commands := []string{"anima agent apply " + file, "anima agent fund " + v.Agent + " 5", "anima session send " + v.Agent + ` "who are you?"`}
-	if _, _, err := a.dialing(); err == nil || v.Environment.Kind == inKubernetes {
-		return commands
+func (s *setup) next() []string {
+	file, agent := shellQuote(s.File), s.view.Agent
+	send := "anima session send " + agent + ` "who are you?"`
+	if _, _, err := s.app.dialing(); err == nil || s.view.Environment.Kind == inKubernetes {
+		return []string{"anima agent apply " + file, "anima agent fund " + agent + " 5", send}
 	}
-	return []string{"anima up --agent " + file, commands[2]}
+	return []string{"anima up --agent " + file, send}
 }
 
 func (v initView) text(a *app, w io.Writer) {
@@ -283,20 +241,20 @@ func (v initView) text(a *app, w io.Writer) {
 // printEnvironment prints the detected environment and providers.
 func (v initView) printEnvironment(w io.Writer) {
 	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
-	if m := v.Model; m != nil && m.File != "" {
+	stored := v.Model != nil && v.Model.File != ""
+	if stored {
 		key := "without a key"
-		if m.Key {
+		if v.Model.Key {
 			key = "with its key"
 		}
-		fmt.Fprintf(w, "model service: %s, stored %s in %s\n", plain(m.URL), key, m.File)
+		fmt.Fprintf(w, "model service: %s, stored %s in %s\n", plain(v.Model.URL), key, v.Model.File)
 	}
-	if len(v.Providers) == 0 {
-		if v.Model == nil || v.Model.File == "" {
-			fmt.Fprintln(w, "model providers: none is configured, the simulated model is used (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)")
-		}
-		return
+	switch {
+	case len(v.Providers) > 0:
+		fmt.Fprintf(w, "model providers: %s is set\n", strings.Join(v.Providers, ", "))
+	case !stored:
+		fmt.Fprintln(w, "model providers: none is configured, the simulated model is used (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one)")
 	}
-	fmt.Fprintf(w, "model providers: %s is set\n", strings.Join(v.Providers, ", "))
 }
 
 // environment describes where the program runs, and the reason for that conclusion.
@@ -313,11 +271,11 @@ const (
 
 // detect determines the environment by variables that the sandboxes of Conway and
 // Kubernetes set for every program.
-func detect(lookup func(string) (string, bool)) environment {
+func detect(lookup config.Lookup) environment {
 	for _, at := range []struct{ variable, kind string }{
 		{"CONWAY_SANDBOX_ID", inSandbox}, {"KUBERNETES_SERVICE_HOST", inKubernetes},
 	} {
-		if v, ok := lookup(at.variable); ok && v != "" {
+		if v, _ := lookup(at.variable); v != "" {
 			return environment{at.kind, at.variable + " is set"}
 		}
 	}
@@ -326,23 +284,21 @@ func detect(lookup func(string) (string, bool)) environment {
 
 // providers returns the names of the variables of model providers that are set, without
 // their values.
-func providers(lookup func(string) (string, bool)) []string {
-	set := []string{}
+func providers(lookup config.Lookup) []string {
+	names := []string{}
 	for _, f := range router.Service.Fields() {
 		if strings.HasPrefix(f.Env, "ANIMA_") {
 			continue // a setting of anima, not a variable of a provider
 		}
-		names := []string{f.Env}
+		names = append(names, f.Env)
 		if f.Secret {
 			names = append(names, f.Env+"_FILE")
 		}
-		for _, name := range names {
-			if v, ok := lookup(name); ok && v != "" {
-				set = append(set, name)
-			}
-		}
 	}
-	return set
+	return slices.DeleteFunc(names, func(name string) bool {
+		v, _ := lookup(name)
+		return v == ""
+	})
 }
 
 // shellQuote returns the text quoted as one word of a shell command.

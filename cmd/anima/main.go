@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/loop"
@@ -62,6 +64,8 @@ type app struct {
 	Name     string   // name that the program was started with: anima, .bin/anima; "" means anima
 	cli      cli
 	words    []string // first words of all commands; set by [app.commands]
+	conn     *bus.Bus // connection of [app.connect], or nil
+	hangUp   func()   // closes conn
 }
 
 type cli struct {
@@ -102,53 +106,18 @@ type cli struct {
 	Completion kongcompletion.Completion `cmd:"" help:"Print the shell's completion script: eval \"$(anima completion -c bash)\"."`
 }
 
-// shortHelp is the output of the program without arguments.
-const shortHelp = `anima runs self-funding AI agents on NATS JetStream.
-
-First commands:
-  anima init                   write the AGENT.md of your agent and choose its model
-  anima up                     run all services on this machine
-  anima chat lucky             talk with an agent
-  anima agent list             list the agents
-  anima session watch lucky    watch the runs of an agent
-
-anima --help lists all commands, anima help COMMAND explains one.`
-
-const examples = `Examples:
-  anima init                                    write the AGENT.md of your agent, and choose its model
-  anima up --agent AGENT.md                     run all services on this machine, with your agent
-  anima demo                                    run one complete example
-  anima agent apply AGENT.md                    create an agent, or change it
-  anima agent fund lucky 5                      give it five dollars
-  anima chat lucky                              talk with it
-  anima session send lucky "what can you do?"   send a message and show the run
-  anima session watch lucky                     watch its runs
-  anima agent explain lucky                     show why it sleeps, and what would wake it
-  anima turn show ID -o json                    show one turn
-  anima goal approve ID                         approve a plan that waits for approval
-  anima status                                  show services, agents, queues, money and models
-
-Exit codes:
-  0 done                    3 not found
-  1 failed                  4 denied
-  2 the input is invalid    5 in conflict with the current state
-                            6 unavailable: try again
-session send and chat also, when the completion of the run is incomplete:
-  10 cut at the output limit         13 empty
-  11 withheld by the provider        14 repeats itself
-  12 refused by the model            15 a time limit has passed`
-
 // parser returns a parser that stores the parsed command line in a.cli. It calls exit
 // instead of ending the process.
 func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
-	parser, err := kong.New(&a.cli,
-		kong.Name(programName), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
+	parser := kong.Must(
+		&a.cli, kong.Name(programName), kong.Description("Self-funding AI agents on NATS JetStream.\n\n"+examples),
 		kong.Writers(renamed{a.Out, a}, renamed{a.Err, a}), kong.Exit(exit),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.BindTo(ctx, (*context.Context)(nil)), kong.Bind(a),
 	)
-	if err != nil {
-		panic(err) // the definition of the commands is invalid
+	texts := details()
+	for _, leaf := range parser.Model.Leaves(false) {
+		leaf.Detail = cmp.Or(texts[leaf.Path()], leaf.Detail)
 	}
 	return parser
 }
@@ -173,64 +142,43 @@ func run(ctx context.Context, args []string, a *app) int {
 		fmt.Fprintf(a.Err, "%s: %v\n%s\n", programName, err, a.named("anima --help lists the commands"))
 		return exitUsage
 	}
-	if err := k.Run(); err != nil {
-		if _, shown := errors.AsType[*shownError](err); !shown {
-			a.printError(err)
-		}
-		return exitCode(err)
+	defer a.disconnect()
+	if w, ok := k.Selected().Target.Interface().(interface{ watched() bool }); ok && w.watched() {
+		err = a.repeat(ctx, func() error { return k.Run() })
+	} else {
+		err = k.Run()
 	}
-	return exitOK
+	if err == nil {
+		return exitOK
+	}
+	if _, shown := errors.AsType[*shownError](err); !shown {
+		a.printError(err)
+	}
+	return exitCode(err)
 }
 
 func exitCode(err error) int {
-	switch api.ReasonOf(err) {
-	case api.FinishLength:
-		return exitLength
-	case api.FinishFilter:
-		return exitFilter
-	case api.FinishRefusal:
-		return exitRefusal
-	case api.FinishEmpty:
-		return exitEmpty
-	case api.FinishRepetition:
-		return exitRepetition
-	case api.ReasonTimeout:
-		return exitTimeout
+	reasons := map[string]int{
+		api.FinishLength: exitLength, api.FinishFilter: exitFilter, api.FinishRefusal: exitRefusal, api.FinishEmpty: exitEmpty,
+		api.FinishRepetition: exitRepetition, api.ReasonTimeout: exitTimeout,
 	}
-	switch api.CodeOf(err) {
-	case "":
-		return exitOK
-	case api.Invalid:
-		return exitUsage
-	case api.NotFound:
-		return exitNotFound
-	case api.Denied:
-		return exitDenied
-	case api.Conflict:
-		return exitConflict
-	case api.Unavailable:
-		return exitUnavailable
-	case api.Internal:
+	codes := map[api.Code]int{
+		api.Invalid: exitUsage, api.NotFound: exitNotFound, api.Denied: exitDenied, api.Conflict: exitConflict, api.Unavailable: exitUnavailable,
 	}
-	return exitFailed
+	return cmp.Or(reasons[api.ReasonOf(err)], codes[api.CodeOf(err)], exitFailed)
 }
 
 // printError prints the message, the details and the next step of an error; with -o json
 // in the form of the HTTP API.
 func (a *app) printError(err error) {
-	e, ok := errors.AsType[*api.Error](err)
-	if !ok {
-		e = &api.Error{Code: api.Internal, Message: err.Error()}
-	} else if wrapped := err.Error(); wrapped != e.Error() {
-		cp := *e
-		cp.Message = strings.Replace(wrapped, e.Error(), e.Message, 1)
-		e = &cp
+	e := api.Error{Code: api.Internal, Message: err.Error()}
+	if inner, ok := errors.AsType[*api.Error](err); ok {
+		e = *inner
+		e.Message = strings.Replace(err.Error(), inner.Error(), e.Message, 1) // with the text of the errors around it
 	}
-	told := *e
-	told.Next = api.Advice(e)
-	e = &told
+	e.Next = api.Advice(&e)
 	if a.cli.Output == outputJSON {
-		if data, err := api.Encode(map[string]*api.Error{"error": e}); err == nil {
+		if data, err := api.Encode(map[string]api.Error{"error": e}); err == nil {
 			fmt.Fprintln(a.Err, string(data))
 			return
 		}
@@ -239,7 +187,7 @@ func (a *app) printError(err error) {
 	for _, d := range e.Details {
 		fmt.Fprintf(a.Err, "  %s\n", plain(d))
 	}
-	fmt.Fprintf(a.Err, "%s\n", a.named(plain(e.Next)))
+	fmt.Fprintln(a.Err, a.named(plain(e.Next)))
 }
 
 type helpCmd struct {
@@ -252,7 +200,7 @@ func (c helpCmd) Run(ctx context.Context, a *app) error {
 	parser := a.parser(ctx, func(int) { shown = true })
 	_, err := parser.Parse(append(slices.Clone(c.Command), "--help"))
 	if err != nil && !shown {
-		return &api.Error{Code: api.Invalid, Message: err.Error(), Next: "anima --help lists the commands"}
+		return failure(api.Invalid, err.Error(), "anima --help lists the commands")
 	}
 	return nil
 }

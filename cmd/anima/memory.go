@@ -22,16 +22,6 @@ type memoryListCmd struct {
 	Limit   int    `help:"How many of each tier, at most 1000." default:"20"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (memoryListCmd) Help() string {
-	return `Lists, for each tier, the memories that recall would select first. MEMORY is the
-argument of anima memory forget.
-
-Examples:
-  anima memory list lucky --tier semantic
-  anima memory list lucky --history -o json`
-}
-
 func (c memoryListCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.ListMemory{Agent: c.Agent, Tier: api.MemoryTier(c.Tier), History: c.History, Limit: c.Limit}, memoryText)
 }
@@ -48,8 +38,7 @@ func (c memorySearchCmd) Run(ctx context.Context, a *app) error {
 }
 
 func memoryText(w io.Writer, v api.Memories) {
-	fmt.Fprintln(w, "TIER\tMEMORY\tWEIGHT\tBY\tAT\tTEXT")
-	for _, m := range v.Memories {
+	table(w, "TIER\tMEMORY\tWEIGHT\tBY\tAT\tTEXT", v.Memories, v.Page, func(m api.Memory) []any {
 		text := m.Text
 		if m.Title != "" {
 			text = m.Title + ": " + text
@@ -57,9 +46,8 @@ func memoryText(w io.Writer, v api.Memories) {
 		if m.Outcome != "" {
 			text = "(" + m.Outcome + ") " + text
 		}
-		fmt.Fprintf(w, "%s\t%s\t%.2f\t%s\t%s\t%s\n", m.Tier, plain(m.ID), float64(m.Weight)/1000, m.By.Kind, when(m.At), line(text, 80))
-	}
-	more(w, v.Page)
+		return []any{m.Tier, plain(m.ID), fmt.Sprintf("%.2f", float64(m.Weight)/1000), m.By.Kind, when(m.At), line(text, 80)}
+	})
 }
 
 type memoryForgetCmd struct {
@@ -68,24 +56,13 @@ type memoryForgetCmd struct {
 	Memory string `arg:"" help:"The memory, as anima memory list shows it."`
 }
 
-// Help returns the text that --help prints below the usage.
-func (memoryForgetCmd) Help() string {
-	return `A removed fact stays in the history (anima memory list --history).
-
-Examples:
-  anima memory forget lucky semantic financial/price`
-}
-
 func (c memoryForgetCmd) Run(ctx context.Context, a *app) error {
 	v, err := ask[api.Forgotten](ctx, a, api.ForgetMemory{Agent: c.Agent, Tier: api.MemoryTier(c.Tier), ID: c.Memory})
 	if err != nil {
 		return err
 	}
 	if !v.There {
-		return &api.Error{
-			Code: api.NotFound, Message: v.Agent + " has no " + c.Tier + " memory " + c.Memory,
-			Next: "anima memory list " + v.Agent + " --tier " + c.Tier + " lists its memories",
-		}
+		return failure(api.NotFound, v.Agent+" has no "+c.Tier+" memory "+c.Memory, "anima memory list "+v.Agent+" --tier "+c.Tier+" lists its memories")
 	}
 	return a.print(v, func(w io.Writer) { fmt.Fprintf(w, "%s has forgotten %s\n", v.Agent, plain(v.ID)) })
 }
@@ -109,12 +86,11 @@ func (c soulShowCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	next := "anima soul history " + c.Agent + " lists the versions"
 	switch {
 	case len(v.Souls) == 0 && c.Version == 0:
-		return &api.Error{Code: api.NotFound, Message: c.Agent + " has no soul yet", Next: "the first run creates one: anima session send " + c.Agent + " hello"}
+		return failure(api.NotFound, c.Agent+" has no soul yet", "the first run creates one: anima session send "+c.Agent+" hello")
 	case len(v.Souls) == 0 || c.Version > 0 && v.Souls[0].Version != c.Version:
-		return &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no version %d of its soul", c.Agent, c.Version), Next: next}
+		return failure(api.NotFound, fmt.Sprintf("%s has no version %d of its soul", c.Agent, c.Version), "anima soul history "+c.Agent+" lists the versions")
 	}
 	return a.print(v.Souls[0], func(w io.Writer) { fmt.Fprintln(w, strings.TrimRight(plain(v.Souls[0].Content), "\n")) })
 }
@@ -126,10 +102,8 @@ type soulHistoryCmd struct {
 
 func (c soulHistoryCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.ListSouls{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Souls) {
-		fmt.Fprintln(w, "VERSION\tTIME\tSOURCE\tHASH\tWHY")
-		for _, s := range v.Souls {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%.12s\t%s\n", s.Version, when(s.At), s.Source, s.Hash, line(s.Reason, 80))
-		}
-		more(w, v.Page)
+		table(w, "VERSION\tTIME\tSOURCE\tHASH\tWHY", v.Souls, v.Page, func(s api.SoulVersion) []any {
+			return []any{s.Version, when(s.At), s.Source, fmt.Sprintf("%.12s", s.Hash), line(s.Reason, 80)}
+		})
 	})
 }

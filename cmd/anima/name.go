@@ -45,10 +45,7 @@ func (a *app) name() string {
 // commands returns the first words of all commands.
 func (a *app) commands() []string {
 	if a.words == nil {
-		k, err := kong.New(&cli{}, kong.Name(programName), kong.Exit(func(int) {}))
-		if err != nil {
-			panic(err) // the definition of the commands is invalid
-		}
+		k := kong.Must(&cli{}, kong.Name(programName), kong.Exit(func(int) {}))
 		for _, n := range k.Model.Children {
 			a.words = append(a.words, n.Name)
 		}

@@ -3,9 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
-
-	"golang.org/x/term"
 )
 
 // progress prints lines. On a terminal it also shows which step is in progress.
@@ -17,11 +14,10 @@ type progress struct {
 
 func newProgress(a *app) *progress {
 	w := a.Out
-	if a.cli.Output == outputJSON {
+	if a.json() {
 		w = a.Err // standard output is one JSON value
 	}
-	f, ok := w.(*os.File)
-	return &progress{w: w, live: ok && term.IsTerminal(int(f.Fd()))}
+	return &progress{w: w, live: isTerminal(w)}
 }
 
 func (p *progress) clear() {

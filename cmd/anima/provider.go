@@ -24,6 +24,8 @@ import (
 type provider struct {
 	URL string `json:"baseUrl"`
 	Key string `json:"key,omitempty"` // never printed
+
+	models int // number of its models; 0: not tested
 }
 
 const (
@@ -36,39 +38,34 @@ const (
 // the environment configures a provider, so that the stored key is never sent to another
 // address.
 func storedProvider(environment config.Lookup, dir string) (config.Lookup, error) {
-	none := lookupIn(nil)
+	set := map[string]string{}
 	if len(providers(environment)) > 0 {
-		return none, nil
+		return lookupIn(set), nil
 	}
 	p, err := readProvider(dir)
-	if err != nil || p.URL == "" {
-		return none, err
+	if p.URL != "" {
+		set["OPENAI_BASE_URL"] = p.URL
 	}
-	set := map[string]string{"OPENAI_BASE_URL": p.URL}
 	if p.Key != "" {
 		set["OPENAI_API_KEY"] = p.Key
 	}
-	return lookupIn(set), nil
+	return lookupIn(set), err
 }
 
 // readProvider reads the data folder's provider; the zero value means none.
 func readProvider(dir string) (p provider, err error) {
 	file := filepath.Join(dir, providerFile)
-	info, err := os.Stat(file)
+	data, exposed, err := readPrivate(file)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return p, nil
+	case exposed:
+		return p, failure(api.Invalid, file+" holds a key and can be read by others", "chmod 600 "+shellQuote(file))
 	case err != nil:
 		return p, notWritable(err)
-	case info.Mode().Perm()&0o077 != 0:
-		return p, &api.Error{Code: api.Invalid, Message: file + " holds a key and can be read by others", Next: "chmod 600 " + shellQuote(file)}
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return p, notWritable(err)
+	case data == nil:
+		return p, nil
 	}
 	if json.Unmarshal(data, &p) != nil || p.URL == "" { // the decoder's error could contain the key
-		return provider{}, &api.Error{Code: api.Invalid, Message: file + " is not in the format of anima init", Next: "remove it, or write it again with anima init --force"}
+		return provider{}, failure(api.Invalid, file+" is not in the format of anima init", "remove it, or write it again with anima init --force")
 	}
 	return p, nil
 }
@@ -85,20 +82,13 @@ func (a *app) storedHere() (provider, error) {
 // storeProvider writes the provider to the data folder; the zero value removes the file.
 func storeProvider(dir string, p provider) error {
 	file := filepath.Join(dir, providerFile)
-	if p.URL == "" {
-		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return notWritable(err)
-		}
-		return nil
+	var err error
+	if p.URL != "" {
+		err = writePrivate(file, p)
+	} else if err = os.Remove(file); errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	data, err := json.MarshalIndent(p, "", "  ")
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return notWritable(err)
-	}
-	if err := writeFile(file, append(data, '\n')); err != nil {
 		return notWritable(err)
 	}
 	return nil
@@ -115,7 +105,8 @@ func providerURL(text string) (string, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-		return "", &api.Error{Code: api.Invalid, Message: "that is not the address of a model service", Next: "give one such as http://127.0.0.1:11434/v1, or openai, or simulated; the key is given separately"}
+		return "", failure(api.Invalid, "that is not the address of a model service",
+			"give one such as http://127.0.0.1:11434/v1, or openai, or simulated; the key is given separately")
 	}
 	return text, nil
 }
@@ -155,40 +146,37 @@ func (p provider) probe(ctx context.Context) (int, error) {
 		} `json:"data"`
 	}
 	if err := json.Unmarshal(body, &list); err != nil || list.Data == nil {
-		return 0, &api.Error{Code: api.Invalid, Message: p.URL + "/models answers, but not with a list of models", Next: "check the address: most end in /v1"}
+		return 0, failure(api.Invalid, p.URL+"/models answers, but not with a list of models", "check the address: most end in /v1")
 	}
 	return len(list.Data), nil
 }
 
 func (p provider) unreachable(err error) error {
 	why := "the connection failed"
-	var dns *net.DNSError
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		why = "no answer within " + probeTimeout.String()
-	case errors.As(err, &dns):
-		why = "there is no host of that name"
-	default:
-		var op *net.OpError
-		if errors.As(err, &op) {
-			why = op.Err.Error()
-		}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		why = op.Err.Error()
 	}
-	return &api.Error{Code: api.Unavailable, Message: p.URL + " cannot be reached: " + why, Next: "check the address, and that the service is running"}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		why = "there is no host of that name"
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		why = "no answer within " + probeTimeout.String()
+	}
+	return failure(api.Unavailable, p.URL+" cannot be reached: "+why, "check the address, and that the service is running")
 }
 
 func (p provider) refused(status int) error {
-	e := &api.Error{Code: api.Unavailable, Message: fmt.Sprintf("%s/models answers %d %s", p.URL, status, http.StatusText(status)), Next: "try again later"}
+	code, next := api.Unavailable, "try again later"
 	switch {
 	case status == http.StatusUnauthorized || status == http.StatusForbidden:
-		e.Code, e.Next = api.Denied, "check the key"
+		code, next = api.Denied, "check the key"
 		if p.Key == "" {
-			e.Next = "give a key: the service requires one"
+			next = "give a key: the service requires one"
 		}
 	case status == http.StatusNotFound:
-		e.Code, e.Next = api.Invalid, "check the address: most end in /v1"
+		code, next = api.Invalid, "check the address: most end in /v1"
 	case status >= 300 && status < 400:
-		e.Code, e.Next = api.Invalid, "give the address that it redirects to: redirects are not followed"
+		code, next = api.Invalid, "give the address that it redirects to: redirects are not followed"
 	}
-	return e
+	return failure(code, fmt.Sprintf("%s/models answers %d %s", p.URL, status, http.StatusText(status)), next)
 }

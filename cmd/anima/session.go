@@ -27,6 +27,84 @@ type sessionCmd struct {
 	Import     sessionImportCmd     `cmd:"" help:"Create a session from a transcript."`
 }
 
+type sessionCreateCmd struct {
+	Agent string `arg:"" help:"The agent." predictor:"agent"`
+	ID    string `help:"Idempotency key: a repeated request creates one session."`
+}
+
+func (c sessionCreateCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.CreateSession{Agent: c.Agent, ID: c.ID}, func(w io.Writer, v api.Session) {
+		fmt.Fprintf(w, "session %s of %s\nanima session send %s \"…\" --session %s\n", v.ID, v.Agent, v.Agent, v.ID)
+	})
+}
+
+type sessionListCmd struct {
+	paging
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
+}
+
+func (c sessionListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListSessions{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Sessions) {
+		table(w, "SESSION\tAGENT\tRUNS\tTURNS\tTOKENS\tCOST\tLAST", v.Sessions, v.Page, func(s api.Session) []any {
+			return []any{s.ID, s.Agent, s.Messages, s.Turns, s.InputTokens + s.OutputTokens, s.Cost, when(s.UpdatedAt)}
+		})
+	})
+}
+
+type sessionTranscriptCmd struct {
+	Session string `arg:"" help:"The session." predictor:"session"`
+}
+
+// Run prints the transcript; with -o json as JSONL (docs/reference/context.md, Transcript
+// format).
+func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
+	return a.transcript(ctx, c.Session, func(l api.TranscriptLine) error {
+		if a.json() {
+			return writeLine(a.Out, l)
+		}
+		fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
+		for _, call := range l.ToolCalls {
+			fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
+		}
+		return nil
+	})
+}
+
+type sessionEventsCmd struct {
+	Session string `arg:"" help:"The session." predictor:"session"`
+	Watch   bool   `short:"w" help:"Continue with new events until interrupted."`
+	After   uint64 `help:"Only events after this sequence number."`
+}
+
+func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
+	b, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if _, err := callFor[api.Session](ctx, b, api.GetSession{Session: c.Session}); err != nil {
+		return err
+	}
+	events := b.PastEvents
+	if c.Watch {
+		events = b.Events
+	}
+	err = events(ctx, c.After, func(m bus.Stored) error {
+		e, err := eventOf(m)
+		if err != nil {
+			return err
+		}
+		if a.json() {
+			return e.writeJSON(a.Out)
+		}
+		fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
+		return nil
+	}, bus.SessionEvents(c.Session)...)
+	if c.Watch && ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // event is one event of a session, as it is printed.
 type event struct {
 	name, run string
@@ -47,100 +125,74 @@ func eventOf(m bus.Stored) (event, error) {
 
 // writeJSON writes the event as one line. Live pieces have no sequence number.
 func (e event) writeJSON(w io.Writer) error {
-	data, err := api.Encode(struct {
+	return writeLine(w, struct {
 		Seq   uint64          `json:"seq,omitempty"`
 		More  bool            `json:"more,omitempty"`
 		Event string          `json:"event"`
 		Data  json.RawMessage `json:"data"`
 	}{e.seq, e.more, e.name, e.data})
-	if err == nil {
-		_, err = w.Write(append(data, '\n'))
-	}
-	return err
 }
 
-type sessionListCmd struct {
-	paging
-	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
-}
-
-func (c sessionListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListSessions{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Sessions) {
-		fmt.Fprintln(w, "SESSION\tAGENT\tRUNS\tTURNS\tTOKENS\tCOST\tLAST")
-		for _, s := range v.Sessions {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", s.ID, s.Agent, s.Messages, s.Turns, s.InputTokens+s.OutputTokens, s.Cost, when(s.UpdatedAt))
-		}
-		more(w, v.Page)
-	})
-}
-
-type sessionTranscriptCmd struct {
+type sessionResetCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (sessionTranscriptCmd) Help() string { return "With -o json, one message per line." }
-
-// Run prints the transcript; with -o json as JSONL (docs/reference/context.md, Transcript
-// format).
-func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
-	return a.transcript(ctx, c.Session, func(l api.TranscriptLine) error {
-		if a.cli.Output == outputJSON {
-			return writeLine(a.Out, l)
-		}
-		fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
-		for _, call := range l.ToolCalls {
-			fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
-		}
-		return nil
+func (c sessionResetCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ResetSession{Session: c.Session}, func(w io.Writer, v api.Session) {
+		fmt.Fprintf(w, "session %s of %s is reset; %d turns stay in its transcript\n", v.ID, v.Agent, v.Reset)
 	})
 }
 
-type sessionEventsCmd struct {
+type sessionTerminateCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
-	Watch   bool   `short:"w" help:"Continue with new events until interrupted."`
-	After   uint64 `help:"Only events after this sequence number."`
+	Reason  string `help:"The reason." default:"your creator ended it"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (sessionEventsCmd) Help() string {
-	return `With -o json, the output has one event per line. Events that were stored together
-have the same seq, and all but the last of them have "more": true. To continue with
---after, use the seq of an event without it.
-
-Examples:
-  anima session events lucky-main
-  anima session events lucky-main --watch --after 120 -o json`
+func (c sessionTerminateCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.TerminateSession{Session: c.Session, Reason: c.Reason}, func(w io.Writer, v api.Session) {
+		fmt.Fprintf(w, "session %s of %s is terminated since %s: %s\n", v.ID, v.Agent, when(v.Terminated), line(v.Reason, 200))
+	})
 }
 
-func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
-	b, done, err := a.bus()
-	if err != nil {
-		return err
+type sessionCancelCmd struct {
+	runGetCmd
+	Reason string `help:"The reason." default:"your creator cancelled it"`
+}
+
+func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.CancelRun{Run: c.ID, Session: c.Session, Reason: c.Reason}, runText)
+}
+
+type runCmd struct {
+	Get runGetCmd `cmd:"" help:"Show a run: its progress, or its outcome."`
+}
+
+type runGetCmd struct {
+	ID      string `arg:"" name:"run" help:"The run."`
+	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
+}
+
+func (c runGetCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.GetRun{Run: c.ID, Session: c.Session}, runText)
+}
+
+func runText(w io.Writer, v api.RunState) {
+	row(w, "run", v.Run)
+	fmt.Fprintf(w, "session\t%s\nagent\t%s\nkind\t%s\nstatus\t%s\naccepted\t%s\n", v.Session, v.Agent, v.Kind, v.Status, when(v.AcceptedAt))
+	if v.Cancelled {
+		row(w, "cancelled", "yes")
 	}
-	defer done()
-	asking, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	if _, err := bus.Call[api.Session](asking, b, api.GetSession{Session: c.Session}); err != nil {
-		return err
+	fate := string(v.Outcome)
+	if fate != "" && v.Into != "" {
+		fate += " into run " + v.Into
 	}
-	events := b.PastEvents
-	if c.Watch {
-		events = b.Events
+	fields(w, "fate", fate)
+	if v.Status != api.RunEnded {
+		return
 	}
-	err = events(ctx, c.After, func(m bus.Stored) error {
-		e, err := eventOf(m)
-		if err != nil {
-			return err
-		}
-		if a.cli.Output == outputJSON {
-			return e.writeJSON(a.Out)
-		}
-		fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
-		return nil
-	}, bus.SessionEvents(c.Session)...)
-	if c.Watch && ctx.Err() != nil {
-		return nil
+	end := "well"
+	if !v.Success {
+		end = line(fmt.Sprintf("%s %s: %s", v.Code, v.Reason, v.Error), 200)
 	}
-	return err
+	fields(w, "ended", when(v.EndedAt)+", "+end, "turns", v.Turns, "cost", v.Cost, "response", indent(v.Response))
 }

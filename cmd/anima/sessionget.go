@@ -14,17 +14,6 @@ type sessionGetCmd struct {
 	Session string `arg:"" help:"The session." predictor:"session"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (sessionGetCmd) Help() string {
-	return `Shows the owner of the session, the next message, and the last step of its journal.
-Each step gives the owner a lease of the session, and the last step of a run releases
-it. If a run waits longer for a model or a tool, its owner renews the lease in a lock:
-an old step of a session with an owner means that the owner waits.
-
-Examples:
-  anima session get lucky-main`
-}
-
 // sessionView is a session with its work in progress. Owner, next run and last step are
 // read one after the other without a lock, so they may belong to different times.
 type sessionView struct {
@@ -44,11 +33,10 @@ type journalStep struct {
 }
 
 func (c sessionGetCmd) Run(ctx context.Context, a *app) error {
-	b, done, err := a.bus()
+	b, err := a.connect()
 	if err != nil {
 		return err
 	}
-	defer done()
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	var v sessionView
@@ -64,29 +52,35 @@ func (c sessionGetCmd) Run(ctx context.Context, a *app) error {
 // look fills in the fields that it reads from the bus without a request to a service.
 func (v *sessionView) look(ctx context.Context, b *bus.Bus) error {
 	now := time.Now().UnixMicro()
-	var j api.Journal
-	switch m, err := b.Last(ctx, api.Journal{Session: v.ID}.Subject()); {
-	case err == nil:
-		if err := api.Decode(m.Data, &j); err != nil {
-			return err
-		}
-		v.Step = &journalStep{j.Run, j.Turn, j.Kind, m.At.UnixMicro()}
-	case api.CodeOf(err) != api.NotFound:
+	var last api.Journal
+	m, err := b.Last(ctx, api.Journal{Session: v.ID}.Subject())
+	exists, err := found(m, err, &last)
+	if err != nil {
 		return err
 	}
-	if err := v.owner(ctx, b, j, now); err != nil {
+	if exists {
+		v.Step = &journalStep{last.Run, last.Turn, last.Kind, m.At.UnixMicro()}
+	}
+	if err := v.owner(ctx, b, last, now); err != nil {
 		return err
 	}
-	switch m, err := b.Next(ctx, api.Run{Session: v.ID}.Subject(), 1); {
-	case err == nil:
-		v.Next = &api.Run{}
-		if err := api.Decode(m.Data, v.Next); err != nil {
-			return err
-		}
-	case api.CodeOf(err) != api.NotFound:
-		return err
+	var next api.Run
+	m, err = b.Next(ctx, api.Run{Session: v.ID}.Subject(), 1)
+	if exists, err = found(m, err, &next); exists {
+		v.Next = &next
 	}
-	return nil
+	return err
+}
+
+// found decodes a message that was read into v, and reports whether it exists.
+func found(m bus.Stored, err error, v any) (bool, error) {
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	if err == nil {
+		err = api.Decode(m.Data, v)
+	}
+	return err == nil, err
 }
 
 // owner fills in the owner of the session, from the last entry of its journal and from
@@ -104,13 +98,13 @@ func (v *sessionView) owner(ctx context.Context, b *bus.Bus, last api.Journal, n
 		return err
 	}
 	e, err := locks.Get(ctx, api.LockKey(v.ID))
-	if err != nil && api.CodeOf(err) != api.NotFound {
-		return err
+	if api.CodeOf(err) == api.NotFound {
+		return nil
 	}
 	if err == nil && e.Value.Expires > now { // an expired lock has not been deleted yet
 		v.Lock = &e.Value
 	}
-	return nil
+	return err
 }
 
 func (v *sessionView) text(w io.Writer, now time.Time) {

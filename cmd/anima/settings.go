@@ -91,10 +91,9 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 		note(s.Check(lookup))
 	}
 	if len(faults) > 0 {
-		return cfg, up, &api.Error{
-			Code: api.Invalid, Message: "the settings have faults; nothing was started", Details: faults,
-			Next: "correct them; docs/config.md lists all settings",
-		}
+		e := failure(api.Invalid, "the settings have faults; nothing was started", "correct them; docs/config.md lists all settings")
+		e.Details = faults
+		return cfg, up, e
 	}
 	return cfg, up, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -15,18 +16,6 @@ import (
 
 type statusCmd struct {
 	watching
-}
-
-// Help returns the text that --help prints below the usage.
-func (statusCmd) Help() string {
-	return `Shows the services that answer, the agents and their states, the lengths of the queues,
-the money, the models and the size of the streams. The command fails if a service does
-not answer.
-
-Examples:
-  anima status
-  anima status --watch
-  anima status -o json --context prod`
 }
 
 // statusView is the output of status. Faults lists the requests that failed.
@@ -90,39 +79,36 @@ type moneyView struct {
 const statusAgents = 50
 
 func (c statusCmd) Run(ctx context.Context, a *app) error {
-	return c.show(ctx, a, func(ctx context.Context, a *app) error {
-		d, named, err := a.dialing()
-		if err != nil {
-			return err
-		}
-		b, done, err := a.bus()
-		if err != nil {
-			return err
-		}
-		defer done()
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-		defer cancel()
-		s := collectStatus(ctx, b)
-		s.NATS = bus.RedactURL(d.URL)
-		if !named { // anima runs on this machine, on the data folder
-			s.addDisk(a)
-		}
-		if s.Context, _, err = a.selectedContext(); err != nil {
-			return err
-		}
-		if err := a.print(s, s.text); err != nil {
-			return err
-		}
-		if c.Watch {
-			return nil
-		}
-		for _, v := range s.Services {
-			if v.Replicas == 0 {
-				return &api.Error{Code: api.Unavailable, Message: v.Name + " does not answer", Next: "read its log; anima status --watch shows when it answers again"}
-			}
-		}
+	d, named, err := a.dialing()
+	if err != nil {
+		return err
+	}
+	b, err := a.connect()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	s := collectStatus(ctx, b)
+	s.NATS = bus.RedactURL(d.URL)
+	if !named { // anima runs on this machine, on the data folder
+		s.addDisk(a)
+	}
+	if s.Context, _, err = a.selectedContext(); err != nil {
+		return err
+	}
+	if err := a.print(s, s.text); err != nil {
+		return err
+	}
+	if c.Watch {
 		return nil
-	})
+	}
+	for _, v := range s.Services {
+		if v.Replicas == 0 {
+			return failure(api.Unavailable, v.Name+" does not answer", "read its log; anima status --watch shows when it answers again")
+		}
+	}
+	return nil
 }
 
 // collectStatus sends requests to all services concurrently, so that a service without an
@@ -208,7 +194,7 @@ func (s *statusView) text(w io.Writer) {
 			up = append(up, fmt.Sprintf("%s ×%d", v.Name, v.Replicas))
 		}
 	}
-	fmt.Fprintf(w, "services\t%s\n", or(strings.Join(up, ", ")))
+	fmt.Fprintf(w, "services\t%s\n", cmp.Or(strings.Join(up, ", "), "-"))
 	if len(down) > 0 {
 		fmt.Fprintf(w, "no answer\t%s\n", strings.Join(down, ", "))
 	}
@@ -218,7 +204,7 @@ func (s *statusView) text(w io.Writer) {
 			usable = append(usable, m.ID)
 		}
 	}
-	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(or(strings.Join(usable, ", ")), 120))
+	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(cmp.Or(strings.Join(usable, ", "), "-"), 120))
 	fmt.Fprintf(w, "money\t%s available, %s held by %d calls\n", s.Money.Available, s.Money.Held, s.Money.Holds)
 	var queues []string
 	var bytes uint64
@@ -228,7 +214,7 @@ func (s *statusView) text(w io.Writer) {
 			queues = append(queues, fmt.Sprintf("%s %d", q.Name, q.Messages))
 		}
 	}
-	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", or(strings.Join(queues, ", ")), float64(bytes)/(1<<20))
+	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", cmp.Or(strings.Join(queues, ", "), "-"), float64(bytes)/(1<<20))
 	if s.Disk != nil {
 		fmt.Fprintf(w, "disk\t%.1f of %.1f GiB free for %s\n", float64(s.Disk.Free)/(1<<30), float64(s.Disk.Total)/(1<<30), plain(s.Disk.Folder))
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,21 +153,19 @@ func (s *suite) serve(ctx context.Context, work func(context.Context, host.Addrs
 func operatorToken(dir string) (config.Secret, error) {
 	file := filepath.Join(dir, "token")
 	data, err := config.ReadSecretFile(file)
-	switch token := strings.TrimSpace(string(data)); {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", notWritable(err)
-	case token == "":
-	case len(token) < 16:
-		return "", &api.Error{
-			Code: api.Invalid, Message: file + " holds a token of fewer than 16 characters, which can be guessed",
-			Next: "write a longer token into it, or remove the file: anima up creates a new token",
-		}
-	default:
-		return config.Secret(token), nil
 	}
-	token := rand.Text()
-	if err := writeFile(file, []byte(token+"\n")); err != nil {
-		return "", notWritable(err)
+	token := strings.TrimSpace(string(data))
+	if token == "" {
+		token = rand.Text()
+		if err := writeFile(file, []byte(token+"\n")); err != nil {
+			return "", notWritable(err)
+		}
+	}
+	if len(token) < 16 {
+		return "", failure(api.Invalid, file+" holds a token of fewer than 16 characters, which can be guessed",
+			"write a longer token into it, or remove the file: anima up creates a new token")
 	}
 	return config.Secret(token), nil
 }
@@ -178,82 +175,35 @@ func operatorToken(dir string) (config.Secret, error) {
 // same id have ended.
 func installation(dir string) (string, error) {
 	file := filepath.Join(dir, "installation")
-	for {
-		data, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			if err := createFile(file, []byte(rand.Text()+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
-				return "", notWritable(err)
-			}
-			continue
-		}
-		if err != nil {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := createFile(file, []byte(rand.Text()+"\n")); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", notWritable(err)
 		}
-		id := strings.TrimSpace(string(data))
-		if !api.ValidKey(id) {
-			return "", &api.Error{
-				Code: api.Invalid, Message: file + " does not hold the id of an installation",
-				Next: "restore the file from a backup of the data folder",
-			}
-		}
-		return id, nil
+		data, err = os.ReadFile(file)
 	}
+	if err != nil {
+		return "", notWritable(err)
+	}
+	id := strings.TrimSpace(string(data))
+	if !api.ValidKey(id) {
+		return "", failure(api.Invalid, file+" does not hold the id of an installation", "restore the file from a backup of the data folder")
+	}
+	return id, nil
 }
 
 func notWritable(err error) error {
-	return &api.Error{
-		Code: api.Invalid, Message: "the data folder cannot be used: " + err.Error(),
-		Next: "name a folder that you may write with --data, or in ANIMA_DATA",
-	}
-}
-
-// writeFile replaces a file atomically, with a mode that only its owner may read.
-func writeFile(file string, data []byte) error { return putFile(file, data, os.Rename) }
-
-// createFile is writeFile for a new file. If the file exists, it is kept and the error is
-// fs.ErrExist.
-func createFile(file string, data []byte) error {
-	return putFile(file, data, func(tmp, file string) error {
-		if err := os.Link(tmp, file); err != nil { // unlike Rename, Link does not replace a file
-			return err
-		}
-		return os.Remove(tmp)
-	})
-}
-
-func putFile(file string, data []byte, place func(tmp, file string) error) error {
-	dir := filepath.Dir(file)
-	tmp, err := os.CreateTemp(dir, ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = tmp.Write(data)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err == nil {
-		err = place(tmp.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(tmp.Name()) // the temporary file is not needed after an error
-		return err
-	}
-	// The new name is durable only after its folder was synced.
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return failure(api.Invalid, "the data folder cannot be used: "+err.Error(), "name a folder that you may write with --data, or in ANIMA_DATA")
 }
 
 // writeEndpoint writes the endpoint file for other commands. The returned function
 // removes it.
 func (s *suite) writeEndpoint(addrs host.Addrs) (func(), error) {
-	data, err := json.MarshalIndent(endpoint{
-		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), Jaeger: s.jaeger,
-	}, "", "  ")
-	if err != nil {
-		return nil, err
-	}
 	file := filepath.Join(s.dir, endpointFile)
-	if err := writeFile(file, append(data, '\n')); err != nil {
+	err := writePrivate(file, endpoint{
+		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), Jaeger: s.jaeger,
+	})
+	if err != nil {
 		return nil, notWritable(err)
 	}
 	return func() {

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -38,25 +38,21 @@ func (s *suite) turnLine(ctx context.Context, m bus.Stored) string {
 	if err != nil {
 		return ""
 	}
+	var text string
 	switch e.name {
 	case "loop_persist":
-		var p api.LoopPersist
-		if json.Unmarshal(e.data, &p) != nil {
-			return ""
-		}
-		t, err := callFor[api.Turn](ctx, s.bus, api.GetTurn{Turn: p.Turn})
-		if err != nil {
-			return ""
-		}
-		return lineOfTurn(t)
+		err = showAs(e, func(p api.LoopPersist) {
+			if t, err := callFor[api.Turn](ctx, s.bus, api.GetTurn{Turn: p.Turn}); err == nil {
+				text = lineOfTurn(t)
+			}
+		})
 	case "loop_end":
-		var end api.LoopEnd
-		if json.Unmarshal(e.data, &end) != nil {
-			return ""
-		}
-		return lineOfEnd(end)
+		err = showAs(e, func(end api.LoopEnd) { text = lineOfEnd(end) })
 	}
-	return ""
+	if err != nil {
+		return ""
+	}
+	return text
 }
 
 // lineOfTurn formats a turn: agent, input, tools, cost, tokens, duration and how it
@@ -74,13 +70,9 @@ func lineOfTurn(t api.Turn) string {
 		}
 		tools = append(tools, tool)
 	}
-	did := "no tools"
-	if len(tools) > 0 {
-		did = strings.Join(tools, ", ")
-	}
 	took := time.Duration(t.EndedAt-t.StartedAt) * time.Microsecond
 	return fmt.Sprintf("%s  %s  %s  %s  %s  %d tokens  %s  %s",
-		clockTime(time.UnixMicro(t.EndedAt)), t.Agent, why, did, t.Cost, t.InputTokens+t.OutputTokens, took.Round(time.Millisecond), plain(t.Finish))
+		clockTime(t.EndedAt), t.Agent, why, cmp.Or(strings.Join(tools, ", "), "no tools"), t.Cost, t.InputTokens+t.OutputTokens, took.Round(time.Millisecond), plain(t.Finish))
 }
 
 func lineOfEnd(m api.LoopEnd) string {
@@ -95,5 +87,5 @@ func lineOfEnd(m api.LoopEnd) string {
 	}
 	took := time.Duration(m.Duration) * time.Millisecond
 	return fmt.Sprintf("%s  %s  %s  %d turns  %s  %s  %s",
-		clockTime(time.UnixMicro(m.At)), m.Agent, how, m.Turns, m.Cost, took, line(m.Response, 60))
+		clockTime(m.At), m.Agent, how, m.Turns, m.Cost, took, line(m.Response, 60))
 }

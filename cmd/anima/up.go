@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -39,23 +41,6 @@ type upCmd struct {
 	Jaeger jaegerFlag `help:"Send traces to a Jaeger and print links to them (ANIMA_JAEGER_URL); without a URL, to the one on this machine." placeholder:"URL"`
 }
 
-// Help returns the text that --help prints below the usage.
-func (upCmd) Help() string {
-	return `All data is in the data folder, which only one running anima can use. The settings of
-the services are environment variables, which docs/config.md lists. On a terminal the
-command prints a line for each turn of each agent.
-
-Examples:
-  anima up
-  anima up --agent AGENT.md
-  anima up --port 9000                         HTTP on 9000, health on 9001, NATS on 9002
-  anima up --data ./play --port 0              in addition to another one, on free ports
-  OPENAI_API_KEY=... anima up --sync always
-  OPENAI_BASE_URL=http://127.0.0.1:11434/v1 anima up
-  anima up --jaeger                            export traces to the Jaeger of make jaeger
-  anima up --jaeger=http://127.0.0.1:26686     export traces to another Jaeger`
-}
-
 // Run starts everything and serves until ctx ends.
 func (c upCmd) Run(ctx context.Context, a *app) error {
 	dir, err := a.dataDir()
@@ -69,22 +54,16 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range config.Unknown(known(), a.Environ) {
-		fmt.Fprintln(a.Err, "anima: warning:", w)
+	warnings := config.Unknown(known(), a.Environ)
+	if a.env("ANIMA_NATS_URL") != "" {
+		warnings = append(warnings, "ANIMA_NATS_URL is for the other commands: anima up runs its own NATS")
 	}
-	if url, ok := a.Lookup("ANIMA_NATS_URL"); ok && url != "" {
-		fmt.Fprintln(a.Err, "anima: warning: ANIMA_NATS_URL is for the other commands: anima up runs its own NATS")
-	}
-	flags := map[string]string{}
-	for k, v := range map[string]string{
+	a.warn(warnings)
+	flags := map[string]string{
 		"ANIMA_HTTP_ADDR": c.HTTP, "ANIMA_OPS_ADDR": c.Ops, "ANIMA_NATS_LISTEN": c.Listen, "ANIMA_SYNC": c.Sync,
-		"ANIMA_LOG": c.Log, "ANIMA_LOG_FORMAT": c.LogFormat, "ANIMA_DATA": dir,
-		"ANIMA_JAEGER_URL": string(c.Jaeger),
-	} {
-		if v != "" {
-			flags[k] = v
-		}
+		"ANIMA_LOG": c.Log, "ANIMA_LOG_FORMAT": c.LogFormat, "ANIMA_DATA": dir, "ANIMA_JAEGER_URL": string(c.Jaeger),
 	}
+	maps.DeleteFunc(flags, func(_, value string) bool { return value == "" })
 	if c.Accept {
 		flags["ANIMA_ACCEPT_LOSS"] = time.Now().UTC().Format(time.RFC3339)
 	}
@@ -98,16 +77,16 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	}
 	defer s.close()
 	if s.jaeger != "" {
-		for _, w := range jaegerWarnings(ctx, s.exp.Endpoint(), s.jaeger) {
-			fmt.Fprintln(a.Err, "anima: warning:", w)
-		}
+		a.warn(jaegerWarnings(ctx, s.exp.Endpoint(), s.jaeger))
 	}
 	gone := func() {}
 	defer func() { gone() }()
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	return s.serve(ctx, func(ctx context.Context, addrs host.Addrs) (err error) {
+		name := "NAME"
 		if first != nil {
+			name = first.id
 			if err := s.firstAgent(ctx, *first, c.Agent != ""); err != nil {
 				return err
 			}
@@ -115,18 +94,21 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 		if gone, err = s.writeEndpoint(addrs); err != nil {
 			return err
 		}
-		who := "NAME"
-		if first != nil {
-			who = first.id
-		}
-		if err := a.banner(ctx, s, addrs, who); err != nil {
+		if err := a.banner(ctx, s, addrs, name); err != nil {
 			return err
 		}
-		if a.interactive() && !c.Quiet && a.cli.Output != outputJSON {
+		if isTerminal(a.Out) && !c.Quiet && !a.json() {
 			watching.Go(func() { s.printTurns(ctx, a.Out) })
 		}
 		return nil
 	})
+}
+
+// warn prints warnings on standard error.
+func (a *app) warn(warnings []string) {
+	for _, w := range warnings {
+		fmt.Fprintln(a.Err, "anima: warning:", w)
+	}
 }
 
 // ports derives the addresses that no flag sets from --port.
@@ -139,7 +121,7 @@ func (c *upCmd) ports() error {
 		step = 0
 	}
 	if first < 0 || first+2*step > 65535 {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf("--port %d leaves no room for three ports", first), Next: "give a port from 1 to 65533, or 0 for free ones"}
+		return failure(api.Invalid, fmt.Sprintf("--port %d leaves no room for three ports", first), "give a port from 1 to 65533, or 0 for free ones")
 	}
 	for i, addr := range []*string{&c.HTTP, &c.Ops, &c.Listen} {
 		if *addr == "" {
@@ -161,15 +143,17 @@ func (c upCmd) first(a *app) (*agentFile, error) {
 		}
 		return &agentFile{"lucky", luckyMD}, nil
 	}
-	src, err := (agentApplyCmd{File: c.Agent}).read(a.In)
+	src, err := a.readText(c.Agent, "name an AGENT.md; anima init writes one")
 	if err != nil {
-		return nil, &api.Error{Code: api.Invalid, Message: err.Error(), Next: "name an AGENT.md; anima init writes one"}
+		return nil, err
 	}
-	id, faults := loop.CheckAgentFile(src)
+	id, faults := loop.CheckAgentFile([]byte(src))
 	if len(faults) > 0 {
-		return nil, &api.Error{Code: api.Invalid, Message: c.Agent + " has faults; nothing was started", Details: faults, Next: "correct them"}
+		e := failure(api.Invalid, c.Agent+" has faults; nothing was started", "correct them")
+		e.Details = faults
+		return nil, e
 	}
-	return &agentFile{id, string(src)}, nil
+	return &agentFile{id, src}, nil
 }
 
 // firstAgent applies the AGENT.md of b. If the operator did not name one, it does so only
@@ -223,10 +207,8 @@ type upView struct {
 
 // banner prints the addresses, the mode in which writes are synced, and the agent to talk
 // to.
-func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	models, err := bus.Call[api.Models](ctx, s.bus, api.ListModels{})
+func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent string) error {
+	models, err := callFor[api.Models](ctx, s.bus, api.ListModels{})
 	if err != nil {
 		return err
 	}
@@ -234,8 +216,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 		Version: host.Version(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), NATS: s.server.ClientURL(),
 		Token: "in " + filepath.Join(s.dir, "token"), Data: s.dir, Database: "SQLite in " + s.dir,
 		Writes: "interval: a power cut may take the last two minutes, a crash nothing (dev profile; --sync always keeps every write)",
-		Model:  a.named("none can be used: anima model list says why"),
-		Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
+		Model:  a.modelInUse(models), Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
 	}
 	if s.tokenSet {
 		v.Token = "the one of ANIMA_TOKEN"
@@ -246,46 +227,35 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, who string
 	if s.cfg.DatabaseURL.Reveal() != "" {
 		v.Database = "PostgreSQL"
 	}
-	if len(models.Faults) > 0 {
-		v.Model = "none yet: no list of models from " + models.Faults[0]
+	health, metrics := "none", "none"
+	if v.Ops != "" {
+		health, metrics = v.Ops+"/readyz", v.Ops+"/metrics"
 	}
-	for _, m := range models.Models {
-		if !m.Usable {
-			continue
-		}
-		v.Model = m.Provider
-		if m.Provider == "simulated" {
-			v.Model = "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one, or store one with anima init)"
-		}
-		break
+	traces := v.Traces
+	switch {
+	case traces == "":
+		traces = a.named("not sent (anima up --jaeger sends them to the Jaeger of make jaeger)")
+	case v.Jaeger != "":
+		traces += ", shown by " + v.Jaeger
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
-		for _, l := range [][2]string{{"http", v.HTTP}, {"token", v.Token}, {"health", suffixed(v.Ops, "/readyz")}, {"metrics", suffixed(v.Ops, "/metrics")}, {"nats", v.NATS + " (same token)"}, {"data", v.Data}, {"database", v.Database}, {"writes", v.Writes}, {"model", v.Model}, {"traces", a.describeTraces(v)}} {
-			if l[1] == "" {
-				l[1] = "none"
-			}
-			fmt.Fprintf(w, "  %s\t%s\n", l[0], l[1])
-		}
-		fmt.Fprint(w, a.named(fmt.Sprintf("\n  anima agent list\tlist the agents\n  anima chat %s\ttalk with it\n  anima demo\trun one complete example\n", who)))
+		fields(w, "  http", cmp.Or(v.HTTP, "none"), "  token", v.Token, "  health", health, "  metrics", metrics, "  nats", v.NATS+" (same token)",
+			"  data", v.Data, "  database", v.Database, "  writes", v.Writes, "  model", v.Model, "  traces", traces)
+		fmt.Fprint(w, a.named("\n  anima agent list\tlist the agents\n  anima chat "+agent+"\ttalk with it\n  anima demo\trun one complete example\n"))
 	})
 }
 
-// describeTraces describes the export of traces for the banner.
-func (a *app) describeTraces(v upView) string {
+// modelInUse describes the first model that can be used.
+func (a *app) modelInUse(v api.Models) string {
+	i := slices.IndexFunc(v.Models, func(m api.Model) bool { return m.Usable })
 	switch {
-	case v.Traces == "":
-		return a.named("not sent (anima up --jaeger sends them to the Jaeger of make jaeger)")
-	case v.Jaeger == "":
-		return v.Traces
-	default:
-		return v.Traces + ", shown by " + v.Jaeger
+	case i >= 0 && v.Models[i].Provider == simulated:
+		return "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one, or store one with anima init)"
+	case i >= 0:
+		return v.Models[i].Provider
+	case len(v.Faults) > 0:
+		return "none yet: no list of models from " + v.Faults[0]
 	}
-}
-
-func suffixed(url, path string) string {
-	if url == "" {
-		return ""
-	}
-	return url + path
+	return a.named("none can be used: anima model list says why")
 }

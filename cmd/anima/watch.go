@@ -14,36 +14,24 @@ type sessionWatchCmd struct {
 	After   uint64 `help:"Only events after this sequence number."`
 }
 
-// Help returns the text that --help prints below the usage.
-func (sessionWatchCmd) Help() string {
-	return `Shows the input of each run, the text of the model as it arrives, the tool calls with
-their arguments and results, and the cost. The command runs until it is interrupted
-and reconnects after a restart of the server. With -o json it prints the events, one
-per line; events that are not stored (thinking, stream_delta) have no seq.
-
-Examples:
-  anima session watch lucky
-  anima session watch lucky-main --all
-  anima session watch lucky-main -o json | jq -r .event`
-}
-
 func (c sessionWatchCmd) Run(ctx context.Context, a *app) error {
-	b, done, err := a.bus()
+	b, err := a.connect()
 	if err != nil {
 		return err
 	}
 	w := a.watcher(a.Out)
 	w.view.echo = true
-	w.session, err = sessionOf(ctx, b, c.Session)
-	if err == nil && c.After == 0 && !c.All {
-		w.after, err = beforeLastRun(ctx, b, w.session)
-	}
-	done()
-	if err != nil {
+	if w.session, err = sessionOf(ctx, b, c.Session); err != nil {
 		return err
 	}
+	if c.After == 0 && !c.All {
+		if w.after, err = beforeLastRun(ctx, b, w.session); err != nil {
+			return err
+		}
+	}
+	a.disconnect() // the watcher opens its own connections
 	w.after = max(w.after, c.After)
-	if a.cli.Output != outputJSON && a.interactive() {
+	if !a.json() && isTerminal(a.Out) {
 		fmt.Fprintf(a.Err, "session %s; ctrl-c exits\n", w.session)
 	}
 	if err := w.follow(ctx); ctx.Err() == nil {
@@ -61,10 +49,7 @@ func sessionOf(ctx context.Context, b *bus.Bus, name string) (string, error) {
 	}
 	g, agentErr := callFor[api.Agent](ctx, b, api.GetAgent{Agent: name})
 	if api.CodeOf(agentErr) == api.NotFound {
-		return "", &api.Error{
-			Code: api.NotFound, Message: "there is no session and no agent " + name,
-			Next: "anima session list and anima agent list show the existing ones",
-		}
+		return "", failure(api.NotFound, "there is no session and no agent "+name, "anima session list and anima agent list show the existing ones")
 	}
 	return g.Session, agentErr
 }

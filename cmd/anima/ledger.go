@@ -1,0 +1,104 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type ledgerCmd struct {
+	Balance  ledgerBalanceCmd  `cmd:"" help:"Show the balances of agents."`
+	Entries  ledgerEntriesCmd  `cmd:"" help:"List transactions."`
+	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
+	Verify   ledgerVerifyCmd   `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
+}
+
+type ledgerBalanceCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent." predictor:"agent"`
+}
+
+func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
+	names := []string{strings.ToLower(c.Agent)}
+	if c.Agent == "" {
+		all, err := ask[api.Agents](ctx, a, api.ListAgents{})
+		if err != nil {
+			return err
+		}
+		names = agentIDs(all)
+	}
+	balances := []api.Balance{}
+	for _, n := range names {
+		v, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: n})
+		if err != nil {
+			return err
+		}
+		balances = append(balances, v)
+	}
+	return a.print(balances, func(w io.Writer) {
+		table(w, "AGENT\tAVAILABLE\tHELD\tTIER", balances, api.Page{}, func(b api.Balance) []any { return []any{b.Agent, b.Available, b.Held, b.Tier} })
+	})
+}
+
+type ledgerEntriesCmd struct {
+	Agent string `arg:"" optional:"" help:"Only this agent's." predictor:"agent"`
+	After int64  `help:"Only transactions after this sequence number."`
+	Limit int    `help:"How many." default:"50"`
+}
+
+func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
+	req := api.ListEntries{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}
+	return show(ctx, a, req, func(w io.Writer, v api.Entries) {
+		var page api.Page
+		if n := len(v.Entries); v.More && n > 0 {
+			page = api.Page{More: true, Next: strconv.FormatInt(v.Entries[n-1].Seq, 10)}
+		}
+		table(w, "SEQ\tTIME\tKIND\tPOSTINGS\tID", v.Entries, page, func(e api.Posted) []any {
+			var sides []string
+			for _, p := range e.Postings {
+				sides = append(sides, p.Account+" "+p.Amount.String())
+			}
+			return []any{e.Seq, when(e.At), e.Kind, strings.Join(sides, ", "), e.ID}
+		})
+	})
+}
+
+type ledgerTransferCmd struct {
+	From   string `arg:"" help:"The agent that pays."`
+	To     string `arg:"" help:"The agent that receives the money."`
+	Amount string `arg:"" help:"Dollars: 5, 0.25."`
+	ID     string `help:"Idempotency key: a repeated request transfers once."`
+}
+
+func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
+	amount, err := positive(c.Amount)
+	if err != nil {
+		return err
+	}
+	id := cmp.Or(c.ID, "transfer-"+uuid.NewString())
+	req := api.Transfer{ID: id, From: strings.ToLower(c.From), To: strings.ToLower(c.To), Amount: amount, Memo: "ledger transfer"}
+	return show(ctx, a, req, func(w io.Writer, v api.Posted) {
+		fmt.Fprintf(w, "%s has given %s to %s (transaction %d)\n", req.From, amount, req.To, v.Seq)
+	})
+}
+
+type ledgerVerifyCmd struct{}
+
+func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
+	v, err := showAnswer(ctx, a, api.VerifyLedger{}, func(w io.Writer, v api.LedgerReport) {
+		fmt.Fprintf(w, "%d transactions on %d accounts, %d active holds\nhead %s\n", v.Transactions, v.Accounts, v.ActiveHolds, v.Head)
+		for _, f := range v.Faults {
+			fmt.Fprintln(w, "fault:", f)
+		}
+	})
+	if err == nil && !v.OK {
+		err = failure(api.Internal, "the ledger is inconsistent", "stop treasury and restore the last backup that verifies")
+	}
+	return err
+}
