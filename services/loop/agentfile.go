@@ -6,7 +6,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
-	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
 // AgentFile holds the settings of a new agent that its creator chooses; the rest of its
@@ -31,7 +31,7 @@ func (f AgentFile) Source() ([]byte, []string) {
 		Body: strings.TrimSpace(f.Genesis),
 	}
 	if f.Tools == nil {
-		d.Tools = tool.Basic()
+		d.Tools = builtin.Basic()
 	}
 	src := agent.Render(d)
 	_, faults := agent.Parse(src, knownTools())
@@ -56,7 +56,7 @@ func CheckAgentFile(src []byte) (id string, faults []string) {
 }
 
 // DefaultTools returns the tools of an AGENT.md that names none.
-func DefaultTools() []string { return tool.Basic() }
+func DefaultTools() []string { return builtin.Basic() }
 
 // knownTools returns the tools that an AGENT.md may name.
-func knownTools() agent.Known { return agent.Known{Tools: catalog.Names(), Basic: tool.Basic()} }
+func knownTools() agent.Known { return agent.Known{Tools: catalog.Names(), Basic: builtin.Basic()} }

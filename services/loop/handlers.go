@@ -23,14 +23,14 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/goal"
-	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/notes"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/skill"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
+	"github.com/anima-run/anima/services/loop/internal/tools/mcp"
 )
 
 const scope = "github.com/anima-run/anima/services/loop" // instrumentation scope of the spans
@@ -144,8 +144,8 @@ func (h *handlers) openTools(ctx context.Context, env *host.Env, dir string, sou
 		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: unsandboxed, Egress: h.proxy, Now: env.Now, Log: env.Log,
 		Quota: quota, Room: env.Room, Tracer: env.Tracer.Tracer(scope),
 	})
-	tools := tool.All(tool.Config{
-		AllowUnsandboxed: unsandboxed, Egress: h.proxy, NPM: tool.HasNPM(), Now: env.Now, Quota: quota, Room: env.Room,
+	tools := builtin.All(builtin.Config{
+		AllowUnsandboxed: unsandboxed, Egress: h.proxy, NPM: builtin.HasNPM(), Now: env.Now, Quota: quota, Room: env.Room,
 	}, h.store, h.clients)
 	for _, t := range slices.Concat(
 		h.owners.tools(), goal.Tools(h.goals.orchestrator), memory.Tools(h.memories.memory), soul.Tools(souls),

@@ -11,10 +11,10 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/mcp"
 	"github.com/anima-run/anima/services/loop/internal/skill"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
-	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
+	"github.com/anima-run/anima/services/loop/internal/tools/mcp"
 )
 
 // toolHandlers serves the requests about tools, skills and MCP servers of agents.
@@ -81,7 +81,7 @@ func (x toolHandlers) listTools(ctx context.Context, m api.ListTools) (api.Tools
 		why := x.whyNot(spec, a)
 		out.Tools = append(out.Tools, api.ToolInfo{
 			Name: spec.Name, Does: spec.Does, Category: string(spec.Category), Risk: string(spec.Risk), Owner: spec.Owner,
-			Executable: why == "", Why: why, Default: slices.Contains(tool.Basic(), spec.Name), Granted: api.Grants(a.Tools, spec.Name),
+			Executable: why == "", Why: why, Default: slices.Contains(builtin.Basic(), spec.Name), Granted: api.Grants(a.Tools, spec.Name),
 		})
 	}
 	slices.SortFunc(out.Tools, func(p, q api.ToolInfo) int { return strings.Compare(p.Name, q.Name) })

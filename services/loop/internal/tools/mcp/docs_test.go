@@ -18,7 +18,7 @@ import (
 // servers and arguments.
 func TestDocumentedServers(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")
+	page, err := os.ReadFile("../../../../../docs/tools-skills-mcp.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestDocumentedServers(t *testing.T) {
 // docs/tools-skills-mcp.md works as written, with a server of this test in place of npx.
 func TestDocumentedInstallation(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../../docs/tools-skills-mcp.md")
+	page, err := os.ReadFile("../../../../../docs/tools-skills-mcp.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package tool_test
+package builtin_test
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package tool_test
+package builtin_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
 // TestExecQuota tests that the result of a command that the quota ended has the reason
@@ -18,8 +18,8 @@ import (
 func TestExecQuota(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	cfg := tool.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
-	exec := tool.All(cfg, b.world, b.world)["exec"]
+	cfg := builtin.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
+	exec := builtin.All(cfg, b.world, b.world)["exec"]
 	call := func(command string) (engine.Output, error) {
 		args, err := json.Marshal(map[string]string{"command": command})
 		if err != nil {

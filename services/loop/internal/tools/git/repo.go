@@ -1,10 +1,10 @@
-// Package gitrepo provides git operations on an agent's folder as a library. It starts no
+// Package git provides git operations on an agent's folder as a library. It starts no
 // programs, runs no hooks and reads no settings of the machine. No content of a
 // repository can make it read or write outside the agent's folder. Remotes are reached
 // over https, and in tests over http, only.
 //
-// Package gitrepo must not decide whether an operation is allowed.
-package gitrepo
+// Package git must not decide whether an operation is allowed.
+package git
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package tool_test
+package builtin_test
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
-	"github.com/anima-run/anima/services/loop/internal/tool"
+	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
 // TestMain calls sandbox.Init, because the sandbox starts this binary again.
@@ -75,7 +75,7 @@ func newBench(t *testing.T) bench {
 		t.Fatal(err)
 	}
 	return bench{
-		world: w, tools: tool.All(tool.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
+		world: w, tools: builtin.All(builtin.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
 		agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
 	}
 }
@@ -122,7 +122,7 @@ func TestAll(t *testing.T) {
 	if diff := cmp.Diff(effects, got); diff != "" {
 		t.Errorf("effects (-want +got):\n%s", diff)
 	}
-	basic := tool.Basic()
+	basic := builtin.Basic()
 	elsewhere := []catalog.Category{catalog.Memory, catalog.Orchestration} // implemented by packages memory and goal
 	for _, name := range basic {
 		if spec, ok := catalog.Named(name); !ok || spec.Risk == catalog.Dangerous ||
@@ -136,7 +136,7 @@ func TestAll(t *testing.T) {
 		}
 	}
 	basic[0] = "changed"
-	if slices.Contains(tool.Basic(), "changed") {
+	if slices.Contains(builtin.Basic(), "changed") {
 		t.Error("a caller can change the names")
 	}
 }
@@ -146,7 +146,7 @@ func TestAll(t *testing.T) {
 func TestOffered(t *testing.T) {
 	t.Parallel()
 	for _, npm := range []bool{false, true} {
-		all := tool.All(tool.Config{NPM: npm}, nil, nil)
+		all := builtin.All(builtin.Config{NPM: npm}, nil, nil)
 		for _, network := range []bool{false, true} {
 			a := engine.Agent{Network: network}
 			for name, want := range map[string]bool{"git_clone": network, "git_push": network, "install_npm_package": network && npm} {
@@ -302,7 +302,7 @@ func TestExecOutside(t *testing.T) {
 	if !sandbox.Probe(t.Context()).Sandboxed() {
 		// Without a sandbox, exec is disabled unless the operator allows unsandboxed
 		// commands.
-		b.tools = tool.All(tool.Config{Now: time.Now}, b.world, b.world)
+		b.tools = builtin.All(builtin.Config{Now: time.Now}, b.world, b.world)
 		if _, err := b.call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
 			t.Errorf("without a sandbox a command ended with %v", err)
 		}

@@ -1,4 +1,4 @@
-package tool
+package builtin
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/gitrepo"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
 
 // selfTools returns the tools that change the agent's files, genesis prompt and packages.
@@ -72,7 +72,7 @@ func onePackage(a catalog.Args) error {
 // commit, or does the remaining steps.
 func editOwnFile(ctx context.Context, c engine.Call, a catalog.Args) (out engine.Output, err error) {
 	path, content := a.String("path"), []byte(a.String("content"))
-	r, err := gitrepo.Open(ctx, c.Agent.Workspace, "")
+	r, err := git.Open(ctx, c.Agent.Workspace, "")
 	if err != nil {
 		return out, err
 	}
@@ -80,7 +80,7 @@ func editOwnFile(ctx context.Context, c engine.Call, a catalog.Args) (out engine
 	if done, err := r.Edited(c.Key); err != nil || done != "" {
 		return engine.Output{Text: "changed " + path + ", commit " + done}, err
 	}
-	name, err := gitrepo.Within(c.Agent.Workspace, path)
+	name, err := git.Within(c.Agent.Workspace, path)
 	if err != nil {
 		return out, err
 	}
@@ -105,11 +105,11 @@ func editOwnFile(ctx context.Context, c engine.Call, a catalog.Args) (out engine
 	if hash == "" {
 		return engine.Output{Text: path + " has that content already"}, nil
 	}
-	added, removed := gitrepo.Lines(before, content)
+	added, removed := git.Lines(before, content)
 	return engine.Output{Text: fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash)}, nil
 }
 
-func revertLastEdit(r *gitrepo.Repo, c engine.Call, _ catalog.Args) (string, error) {
+func revertLastEdit(r *git.Repo, c engine.Call, _ catalog.Args) (string, error) {
 	if done, err := r.Edited(c.Key); err != nil || done != "" {
 		return "taken back, commit " + done, err
 	}

@@ -1,6 +1,6 @@
-// Package tool implements the tools of the catalogue that loop executes itself. It must
+// Package builtin implements the tools of the catalogue that loop executes itself. It must
 // not decide whether a call is allowed: policy decides that before.
-package tool
+package builtin
 
 import (
 	"context"

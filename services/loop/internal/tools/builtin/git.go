@@ -1,4 +1,4 @@
-package tool
+package builtin
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/gitrepo"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
 
 // remoteTime is the time limit of a call that contacts a remote repository.
@@ -39,14 +39,14 @@ func hasNetwork(a engine.Agent) bool { return a.Network }
 
 // who returns the author of an agent's commits. The time is that of the completion, so a
 // repeated commit has the same hash.
-func who(c engine.Call) gitrepo.Who {
-	return gitrepo.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
+func who(c engine.Call) git.Who {
+	return git.Who{Name: c.Agent.Name, Email: c.Agent.ID + "@anima.invalid", At: time.UnixMicro(c.At)}
 }
 
 // onRepo returns a tool that opens the repository of its argument path.
-func onRepo(name string, check func(catalog.Args) error, do func(*gitrepo.Repo, engine.Call, catalog.Args) (string, error)) engine.Tool {
+func onRepo(name string, check func(catalog.Args) error, do func(*git.Repo, engine.Call, catalog.Args) (string, error)) engine.Tool {
 	return engine.Builtin(name, check, func(ctx context.Context, c engine.Call, a catalog.Args) (out engine.Output, err error) {
-		r, err := gitrepo.Open(ctx, c.Agent.Workspace, a.String("path"))
+		r, err := git.Open(ctx, c.Agent.Workspace, a.String("path"))
 		if err != nil {
 			return engine.Output{}, err
 		}
@@ -56,7 +56,7 @@ func onRepo(name string, check func(catalog.Args) error, do func(*gitrepo.Repo, 
 	})
 }
 
-func gitStatus(r *gitrepo.Repo, _ engine.Call, _ catalog.Args) (string, error) {
+func gitStatus(r *git.Repo, _ engine.Call, _ catalog.Args) (string, error) {
 	branch, changes, err := r.Status()
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func gitStatus(r *gitrepo.Repo, _ engine.Call, _ catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func gitDiff(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
+func gitDiff(r *git.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	text, err := r.Diff(a.Bool("staged", false))
 	if text == "" && err == nil {
 		text = "no differences in files that git knows"
@@ -90,7 +90,7 @@ func ownMessage(a catalog.Args) error {
 	return nil
 }
 
-func gitCommit(r *gitrepo.Repo, c engine.Call, a catalog.Args) (string, error) {
+func gitCommit(r *git.Repo, c engine.Call, a catalog.Args) (string, error) {
 	hash, err := r.Commit(a.String("message"), a.Bool("add_all", true), who(c))
 	if err != nil {
 		return "", err
@@ -101,7 +101,7 @@ func gitCommit(r *gitrepo.Repo, c engine.Call, a catalog.Args) (string, error) {
 	return "committed as " + hash, nil
 }
 
-func gitLog(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
+func gitLog(r *git.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	entries, err := r.Log(int(a.Int("limit", 10)))
 	if err != nil {
 		return "", err
@@ -117,7 +117,7 @@ func gitLog(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	return b.String(), nil
 }
 
-func (cfg Config) gitPush(r *gitrepo.Repo, c engine.Call, a catalog.Args) (string, error) {
+func (cfg Config) gitPush(r *git.Repo, c engine.Call, a catalog.Args) (string, error) {
 	if err := needsNetwork(c.Agent); err != nil {
 		return "", err
 	}
@@ -154,7 +154,7 @@ func namedBranch(a catalog.Args) error {
 	return nil
 }
 
-func gitBranch(r *gitrepo.Repo, _ engine.Call, a catalog.Args) (string, error) {
+func gitBranch(r *git.Repo, _ engine.Call, a catalog.Args) (string, error) {
 	name := a.String("branch_name")
 	switch a.String("action") {
 	case "create":
@@ -187,7 +187,7 @@ func (cfg Config) gitClone(ctx context.Context, c engine.Call, a catalog.Args) (
 	tail := tail{say: c.Report}
 	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, true)
 	defer revoke()
-	if err := gitrepo.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), proxy, int(a.Int("depth", 0)), tail.add); err != nil {
+	if err := git.Clone(ctx, c.Agent.Workspace, a.String("path"), a.String("url"), proxy, int(a.Int("depth", 0)), tail.add); err != nil {
 		return engine.Output{}, err
 	}
 	return engine.Output{Text: "cloned into " + a.String("path")}, nil
