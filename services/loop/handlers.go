@@ -29,6 +29,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/skill"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 	"github.com/anima-run/anima/services/loop/internal/tools/mcp"
 )
@@ -139,26 +140,22 @@ func (h *handlers) openTools(ctx context.Context, env *host.Env, dir string, sou
 	if h.proxy, err = egress.Start(ctx, egress.Options{Allow: allowed, Log: env.Log}); err != nil {
 		return err
 	}
-	quota, unsandboxed := h.cfg.quota(), h.cfg.AllowUnsandboxed
-	h.servers = mcp.New(mcp.Config{
-		Dir: filepath.Join(dir, "mcp"), AllowUnsandboxed: unsandboxed, Egress: h.proxy, Now: env.Now, Log: env.Log,
-		Quota: quota, Room: env.Room, Tracer: env.Tracer.Tracer(scope),
-	})
-	tools := builtin.All(builtin.Config{
-		AllowUnsandboxed: unsandboxed, Egress: h.proxy, NPM: builtin.HasNPM(), Now: env.Now, Quota: quota, Room: env.Room,
-	}, h.store, h.clients)
+	cfg := tools.Config{
+		AllowUnsandboxed: h.cfg.AllowUnsandboxed, NPM: sandbox.Finds("npm"), Egress: h.proxy, Quota: h.cfg.quota(), Room: env.Room, Now: env.Now,
+	}
+	h.servers = mcp.New(mcp.Config{Config: cfg, Dir: filepath.Join(dir, "mcp"), Log: env.Log, Tracer: env.Tracer.Tracer(scope)})
+	all := builtin.All(cfg, h.store, h.clients)
 	for _, t := range slices.Concat(
-		h.owners.tools(), goal.Tools(h.goals.orchestrator), memory.Tools(h.memories.memory), soul.Tools(souls),
-		skill.Tools(skill.Config{AllowUnsandboxed: unsandboxed, Egress: h.proxy, Quota: quota, Room: env.Room}),
+		h.owners.tools(), goal.Tools(h.goals.orchestrator), memory.Tools(h.memories.memory), soul.Tools(souls), skill.Tools(cfg),
 		[]engine.Tool{h.servers.Installer()},
 	) {
-		tools[t.Name] = t
+		all[t.Name] = t
 	}
 	for _, name := range writers() {
-		tools[name] = limited(tools[name], quota, env.Room)
+		all[name] = limited(all[name], cfg.Quota, env.Room)
 	}
-	tools["git_clone"] = watched(tools["git_clone"], quota, env.Room)
-	h.tools = toolHandlers{store: h.store, bus: env.Bus, tools: tools, servers: h.servers, exec: held.Sandboxed() || unsandboxed}
+	all["git_clone"] = watched(all["git_clone"], cfg.Quota, env.Room)
+	h.tools = toolHandlers{store: h.store, bus: env.Bus, tools: all, servers: h.servers, exec: held.Sandboxed() || cfg.AllowUnsandboxed}
 	return nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 
 const full = `---
@@ -258,7 +259,7 @@ type world struct {
 	tools map[string]engine.Tool
 }
 
-func newWorld(t *testing.T, cfg Config) *world {
+func newWorld(t *testing.T, cfg tools.Config) *world {
 	t.Helper()
 	cfg.AllowUnsandboxed = true
 	w := &world{t: t, agent: engine.Agent{ID: "ada", Workspace: t.TempDir(), Network: true}, tools: map[string]engine.Tool{}}
@@ -299,7 +300,7 @@ type m = map[string]any
 
 func TestToolsOnSkillsOfOnesOwn(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Config{})
+	w := newWorld(t, tools.Config{})
 	w.want("list_skills", m{}, "you have no skills", "")
 	w.want("create_skill", m{"name": "dig", "description": "Dig: well", "instructions": "Marker-one"}, "installed the skill dig: active", "")
 	w.want("create_skill", m{"name": "dig", "description": "Dig: well", "instructions": "Marker-two"}, "installed", "")
@@ -328,7 +329,7 @@ func TestToolsOnSkillsOfOnesOwn(t *testing.T) {
 
 func TestToolsRefuse(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, Config{})
+	w := newWorld(t, tools.Config{})
 	for _, name := range []string{"../etc/passwd", "skill; rm -rf /", "skill name", "skill/path", "skill.dot"} { // docs/reference/loop.md, V-06
 		w.want("create_skill", m{"name": name, "description": "d", "instructions": "i"}, "", "check: ")
 		w.want("remove_skill", m{"name": name}, "", "check: ")
@@ -365,7 +366,7 @@ func TestInstallFromAnAddress(t *testing.T) {
 	defer server.Close()
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
-	w := newWorld(t, Config{Outbound: safehttp.Options{AllowPrivate: true, Roots: roots}})
+	w := newWorld(t, tools.Config{Outbound: safehttp.Options{AllowPrivate: true, Roots: roots}})
 	install := func(path string) m { return m{"source": "url", "name": "good", "url": server.URL + path} }
 	w.want("install_skill", install("/none"), "", "the server answered 404")
 	w.want("install_skill", install("/bad.md"), "", "line 2: the frontmatter is not YAML")
@@ -406,7 +407,7 @@ func TestClone(t *testing.T) {
 		ws := t.TempDir()
 		address := repository(t, ws, files)
 		_, err := installed(engine.Call{Agent: engine.Agent{Workspace: ws}}, "clone", "git x", func(into string) error {
-			return Config{AllowUnsandboxed: true}.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "clone", into)
+			return installer{tools.Config{AllowUnsandboxed: true}}.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "clone", into)
 		})
 		if err != nil {
 			t.Errorf("%s: %v", where, err)
@@ -425,7 +426,7 @@ func TestClone(t *testing.T) {
 func TestCloneRefuses(t *testing.T) {
 	t.Parallel()
 	ws := t.TempDir()
-	cfg := Config{AllowUnsandboxed: true}
+	cfg := installer{tools.Config{AllowUnsandboxed: true}}
 	address := repository(t, ws, map[string]string{"README.md": "no skill"})
 	if err := cfg.clone(t.Context(), engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/a/x"); err == nil || !strings.Contains(err.Error(), "has no SKILL.md") {
 		t.Errorf("a repository without a skill: %v", err)

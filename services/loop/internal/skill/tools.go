@@ -12,15 +12,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sanitize"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 
 // Time limits of an installation (docs/reference/loop.md, Skills).
@@ -29,21 +28,12 @@ const (
 	cloneTimeout = 60 * time.Second
 )
 
-// Config configures the tools.
-type Config struct {
-	AllowUnsandboxed bool             // the operator accepts git without Landlock
-	Egress           *egress.Proxy    // proxy for git; nil: git has no network
-	Outbound         safehttp.Options // for skills from a URL
-	Quota            sandbox.Quota    // of each agent's folder
-	Room             func() error     // returns an error while the disk has only its reserve left; nil: no check
-}
-
 // Tools returns install_skill, list_skills, create_skill and remove_skill. They write
 // only the agent's workspace, and replace whole files or folders. After a crash a skill
 // is unchanged, or it is missing until the call is repeated.
-func Tools(cfg Config) []engine.Tool {
+func Tools(cfg tools.Config) []engine.Tool {
 	named := func(a catalog.Args) error { return checkName(a.String("name")) }
-	install := engine.Builtin("install_skill", checkInstall, cfg.install)
+	install := engine.Builtin("install_skill", checkInstall, installer{cfg}.install)
 	install.Timeout = cloneTimeout + 10*time.Second // after the tool's own limits, whose errors have more detail
 	return []engine.Tool{
 		install,
@@ -66,30 +56,31 @@ func checkInstall(a catalog.Args) error {
 	return nil
 }
 
-func (cfg Config) install(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
+// installer installs skills from URLs and git repositories.
+type installer struct{ tools.Config }
+
+func (x installer) install(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 	source, name := a.String("source"), a.String("name")
 	if source == "self" {
 		return create(c, a)
 	}
-	if !c.Agent.Network {
-		return engine.Output{}, &api.Error{
-			Code: api.Denied, Message: "this agent's sandbox has no network, so nothing can be fetched",
-			Next: "write the skill with create_skill, or ask the creator for sandbox.network in AGENT.md",
-		}
+	err := tools.NeedNetwork(c.Agent, ", so nothing can be fetched", "write the skill with create_skill, or ask the creator for sandbox.network in AGENT.md")
+	if err != nil {
+		return engine.Output{}, err
 	}
-	u, err := cfg.Outbound.Parse(a.String("url"))
+	u, err := x.Outbound.Parse(a.String("url"))
 	if err != nil {
 		return engine.Output{}, fmt.Errorf("url: %w", err)
 	}
 	origin := source + " " + u.Scheme + "://" + u.Host + u.Path // without the query, which may contain a secret
 	if source == "git" {
 		return installed(c, name, origin, func(into string) error {
-			return cfg.clone(ctx, c.Agent, u.String(), u.Scheme, name, into)
+			return x.clone(ctx, c.Agent, u.String(), u.Scheme, name, into)
 		})
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	src, err := cfg.fetch(ctx, u.String())
+	src, err := x.fetch(ctx, u.String())
 	if err != nil {
 		return engine.Output{}, err
 	}
@@ -140,12 +131,12 @@ func installed(c engine.Call, name, origin string, fill func(into string) error)
 }
 
 // fetch downloads a SKILL.md.
-func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err error) {
+func (x installer) fetch(ctx context.Context, address string) (_ []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, safehttp.Explain(err)
 	}
-	client := cfg.Outbound.Client()
+	client := x.Outbound.Client()
 	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {
@@ -167,19 +158,18 @@ func (cfg Config) fetch(ctx context.Context, address string) (_ []byte, err erro
 
 // clone clones a repository in the sandbox and moves the skill's folder to into: the
 // repository itself, or skills/<name> or <name> in it.
-func (cfg Config) clone(ctx context.Context, agent engine.Agent, address, protocol, name, into string) error {
+func (x installer) clone(ctx context.Context, agent engine.Agent, address, protocol, name, into string) error {
 	workspace := agent.Workspace
-	proxy, revoke := cfg.Egress.Grant(agent.ID, agent.Network)
-	defer revoke()
 	at := path.Join(path.Dir(into), ".clone") // not a valid name of a skill
-	res, err := sandbox.Run(ctx, sandbox.Spec{
-		Dir: workspace, Timeout: cloneTimeout, Proxy: proxy, AllowUnsandboxed: cfg.AllowUnsandboxed,
+	spec, revoke := x.Confine(agent, sandbox.Spec{
+		Timeout: cloneTimeout, Limits: sandbox.Limits{FileSize: 64 << 20},
 		// git must use no other protocol by a redirect or a submodule, ask no question,
 		// and execute no program of the repository.
 		Command: "GIT_ALLOW_PROTOCOL=" + protocol + " GIT_TERMINAL_PROMPT=0 exec git -c core.hooksPath=/dev/null" +
 			" clone --quiet --depth 1 --single-branch --no-tags -- " + quoted(address) + " " + quoted(at),
-		Limits: sandbox.Limits{FileSize: 64 << 20}, Quota: cfg.Quota, Room: cfg.Room,
 	})
+	defer revoke()
+	res, err := sandbox.Run(ctx, spec)
 	switch {
 	case err != nil:
 		return err

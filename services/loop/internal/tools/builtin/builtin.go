@@ -1,5 +1,6 @@
-// Package builtin implements the tools of the catalogue that loop executes itself. It must
-// not decide whether a call is allowed: policy decides that before.
+// Package builtin implements the tools of the catalogue that loop executes itself and
+// that belong to no other package: files, commands, sleep, and the agent's own state. It
+// must not decide whether a call is allowed: policy decides that before.
 package builtin
 
 import (
@@ -11,9 +12,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 
-	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
 
 // Store is the storage that the tools read and write.
@@ -31,34 +32,22 @@ type Services interface {
 	Balance(ctx context.Context, agent string) (api.Balance, error)
 }
 
-// Config is the configuration of the tools.
-type Config struct {
-	AllowUnsandboxed bool          // the operator accepts commands without Landlock
-	NPM              bool          // npm is installed on the machine
-	Egress           *egress.Proxy // proxy for commands with a network; nil means that no command has one
-	Now              func() time.Time
-	Quota            sandbox.Quota // quota of each agent's folder
-	Room             func() error  // returns an error while the disk has only its reserve; nil means no check
-}
-
-// basic are the tools of an agent whose definition names none. Every installation can
-// execute them. docs/agent.md lists them.
-var basic = []string{
-	"read_file", "write_file", "exec", "sleep", "check_credits", "remember_fact", "recall_facts", "send_message",
-	"system_synopsis", "list_models", "check_inference_spending", "git_status", "git_diff", "git_log",
-	"create_goal", "list_goals", "get_plan", "complete_task", "cancel_goal",
-}
-
 // Basic returns the tools of an agent whose definition names none, in the order of the
-// prompt.
-func Basic() []string { return slices.Clone(basic) }
+// prompt. Every installation can execute them. docs/agent.md lists them.
+func Basic() []string {
+	return []string{
+		"read_file", "write_file", "exec", "sleep", "check_credits", "remember_fact", "recall_facts", "send_message",
+		"system_synopsis", "list_models", "check_inference_spending", "git_status", "git_diff", "git_log",
+		"create_goal", "list_goals", "get_plan", "complete_task", "cancel_goal",
+	}
+}
 
-// All returns the tools that this package implements, by name.
-func All(cfg Config, store Store, svc Services) map[string]engine.Tool {
+// All returns the tools that this package and package git implement, by name.
+func All(cfg tools.Config, store Store, svc Services) map[string]engine.Tool {
 	all := map[string]engine.Tool{}
 	for _, t := range slices.Concat(
-		[]engine.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), systemSynopsis(store, svc)},
-		gitTools(cfg), selfTools(cfg, store),
+		[]engine.Tool{readFile(), writeFile(), execTool(cfg), sleepTool(svc), systemSynopsis(store, svc), updateGenesis(store), installNPM(cfg)},
+		git.Tools(cfg),
 	) {
 		all[t.Name] = t
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
@@ -75,7 +76,7 @@ func newBench(t *testing.T) bench {
 		t.Fatal(err)
 	}
 	return bench{
-		world: w, tools: builtin.All(builtin.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
+		world: w, tools: builtin.All(tools.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
 		agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
 	}
 }
@@ -146,7 +147,7 @@ func TestAll(t *testing.T) {
 func TestOffered(t *testing.T) {
 	t.Parallel()
 	for _, npm := range []bool{false, true} {
-		all := builtin.All(builtin.Config{NPM: npm}, nil, nil)
+		all := builtin.All(tools.Config{NPM: npm}, nil, nil)
 		for _, network := range []bool{false, true} {
 			a := engine.Agent{Network: network}
 			for name, want := range map[string]bool{"git_clone": network, "git_push": network, "install_npm_package": network && npm} {
@@ -302,7 +303,7 @@ func TestExecOutside(t *testing.T) {
 	if !sandbox.Probe(t.Context()).Sandboxed() {
 		// Without a sandbox, exec is disabled unless the operator allows unsandboxed
 		// commands.
-		b.tools = builtin.All(builtin.Config{Now: time.Now}, b.world, b.world)
+		b.tools = builtin.All(tools.Config{Now: time.Now}, b.world, b.world)
 		if _, err := b.call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
 			t.Errorf("without a sandbox a command ended with %v", err)
 		}

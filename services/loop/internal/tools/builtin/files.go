@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -13,14 +12,12 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
-
-// maxRead is the maximum size of a file that read_file reads, in bytes.
-const maxRead = 1 << 20
 
 func readFile() engine.Tool {
 	return engine.Builtin("read_file", nil, func(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		data, err := sandbox.ReadFile(c.Agent.Workspace, a.String("path"), maxRead)
+		data, err := sandbox.ReadFile(c.Agent.Workspace, a.String("path"), sandbox.MaxFile)
 		return engine.Output{Text: string(data)}, err
 	})
 }
@@ -35,32 +32,53 @@ func writeFile() engine.Tool {
 	})
 }
 
-// Limits of commands: the bytes that are kept of stdout and of stderr, and the time limit
-// of the executor, which exceeds the longest timeout of a command.
+// Limits of commands: the bytes that are kept of stdout and of stderr, the longest timeout
+// of a command and that of npm, and what the executor's time limit exceeds them by.
 const (
 	maxOutput   = 4 << 20
-	maxExecTime = 600*time.Second + 5*time.Second
+	maxExecTime = 600 * time.Second
+	npmTime     = 5 * time.Minute
+	margin      = 5 * time.Second
 )
 
-func execTool(cfg Config) engine.Tool {
+func execTool(cfg tools.Config) engine.Tool {
 	t := engine.Builtin("exec", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		limit := min(c.Agent.ExecTimeoutS, int(a.Int("timeout", int64(c.Agent.ExecTimeoutS))))
 		return run(ctx, cfg, c, a.String("command"), limit)
 	})
-	t.Timeout = maxExecTime
+	t.Timeout = maxExecTime + margin
 	return t
 }
 
-// run runs a command of an agent for at most limit seconds.
-func run(ctx context.Context, cfg Config, c engine.Call, command string, limit int) (engine.Output, error) {
-	tail := tail{say: c.Report}
-	proxy, revoke := cfg.Egress.Grant(c.Agent.ID, c.Agent.Network)
-	defer revoke()
-	r, err := sandbox.Run(ctx, sandbox.Spec{
-		Dir: c.Agent.Workspace, Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput,
-		Proxy: proxy, AllowUnsandboxed: cfg.AllowUnsandboxed, Now: cfg.Now, Wrote: tail.add,
-		Quota: cfg.Quota, Room: cfg.Room,
+func installNPM(cfg tools.Config) engine.Tool {
+	t := engine.Builtin("install_npm_package", onePackage, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
+		if err := tools.NeedNetwork(c.Agent, "", "ask the creator to grant it"); err != nil {
+			return engine.Output{}, err
+		}
+		// Install scripts are disabled, because the package has not been reviewed yet.
+		return run(ctx, cfg, c, "npm install --ignore-scripts --no-audit --no-fund -- '"+a.String("package")+"'", int(npmTime.Seconds()))
 	})
+	t.Timeout = npmTime + margin
+	t.Offered = func(a engine.Agent) bool { return cfg.NPM && a.Network }
+	return t
+}
+
+// onePackage accepts names that are one shell word in single quotes and not an option.
+func onePackage(a catalog.Args) error {
+	name := a.String("package")
+	if strings.Trim(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@._/-") != "" || strings.HasPrefix(name, "-") || strings.Contains(name, "..") {
+		return errors.New("package must be a name like express or @scope/name")
+	}
+	return nil
+}
+
+// run runs a command of an agent for at most limit seconds.
+func run(ctx context.Context, cfg tools.Config, c engine.Call, command string, limit int) (engine.Output, error) {
+	spec, revoke := cfg.Confine(c.Agent, sandbox.Spec{
+		Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput, Wrote: tools.Tail(c.Report),
+	})
+	defer revoke()
+	r, err := sandbox.Run(ctx, spec)
 	switch {
 	case errors.Is(err, sandbox.ErrQuota), api.ReasonOf(err) == api.ReasonNoSpace:
 		return engine.Output{}, fmt.Errorf("not run: %s", stopped(err)) // not Unavailable, which would suspend the run until the operator acts
@@ -89,27 +107,4 @@ func stopped(err error) string {
 		return e.Message
 	}
 	return err.Error()
-}
-
-// tail passes on the last bytes of a program's output. It is safe for concurrent use,
-// because stdout and stderr are written concurrently.
-type tail struct {
-	say func(string) // receives the text; may be nil
-	mu  sync.Mutex
-	end []byte
-}
-
-// maxTail is the number of bytes of output that is reported while a call runs.
-const maxTail = 400
-
-func (t *tail) add(p []byte) {
-	if t.say == nil {
-		return
-	}
-	t.mu.Lock()
-	t.end = append(t.end, p[max(0, len(p)-maxTail):]...)
-	t.end = t.end[max(0, len(t.end)-maxTail):]
-	text := strings.ToValidUTF8(string(t.end), "\uFFFD")
-	t.mu.Unlock()
-	t.say(text)
 }

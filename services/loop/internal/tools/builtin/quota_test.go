@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
@@ -18,7 +19,7 @@ import (
 func TestExecQuota(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	cfg := builtin.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
+	cfg := tools.Config{AllowUnsandboxed: true, Quota: sandbox.Quota{Bytes: 4 * disk.MiB}}
 	exec := builtin.All(cfg, b.world, b.world)["exec"]
 	call := func(command string) (engine.Output, error) {
 		args, err := json.Marshal(map[string]string{"command": command})

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
 )
 
@@ -184,7 +185,7 @@ func FuzzCheck(f *testing.F) {
 	for _, s := range []string{`{}`, `{"path":"a"}`, `{"command":"ls","Command":"x"}`, `{"path":"a","path":"b"}`, `null`, `{"duration_seconds":1}`, `{"":0}`} {
 		f.Add(s)
 	}
-	tools := builtin.All(builtin.Config{}, nil, nil)
+	tools := builtin.All(tools.Config{}, nil, nil)
 	f.Fuzz(func(t *testing.T, args string) {
 		for _, tool := range tools {
 			if tool.Check(json.RawMessage(args)) != nil || strings.TrimSpace(args) == "" { // empty arguments mean {}
@@ -206,7 +207,7 @@ func FuzzCheck(f *testing.F) {
 // other machines are omitted.
 func FuzzRun(f *testing.F) {
 	names := []string{}
-	for name := range builtin.All(builtin.Config{}, nil, nil) {
+	for name := range builtin.All(tools.Config{}, nil, nil) {
 		if !slices.Contains([]string{"exec", "install_npm_package", "git_clone", "git_push"}, name) {
 			names = append(names, name)
 		}
@@ -224,7 +225,7 @@ func FuzzRun(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, args string) {
 		name := names[int(which)%len(names)]
 		w := &world{}
-		b := bench{world: w, tools: builtin.All(builtin.Config{Now: time.Now}, w, w), agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
+		b := bench{world: w, tools: builtin.All(tools.Config{Now: time.Now}, w, w), agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
 		one := b.tools[name]
 		fits := one.Check(json.RawMessage(args)) == nil
 		out, err := one.Run(t.Context(), engine.Call{Agent: b.agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})

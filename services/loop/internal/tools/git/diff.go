@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	formatdiff "github.com/go-git/go-git/v5/plumbing/format/diff"
@@ -19,11 +22,11 @@ import (
 // maxDiffFile is the maximum size of a file that is compared line by line, in bytes.
 const maxDiffFile = 1 << 20
 
-// Diff returns the changes line by line: with staged, the index against the latest
+// diff returns the changes line by line: with staged, the index against the latest
 // commit, otherwise the folder against the index. Like git diff, it omits untracked
 // files.
-func (r *Repo) Diff(staged bool) (string, error) {
-	_, changes, err := r.Status()
+func (r *repo) diff(staged bool) (string, error) {
+	changes, err := r.changes()
 	if err != nil {
 		return "", err
 	}
@@ -36,37 +39,44 @@ func (r *Repo) Diff(staged bool) (string, error) {
 		return "", err
 	}
 	var all patch
-	for _, c := range changes {
-		if staged && c.Staging == ' ' || staged && c.Staging == '?' || !staged && (c.Worktree == ' ' || c.Worktree == '?') {
+	for _, name := range slices.Sorted(maps.Keys(changes)) {
+		code := changes[name].Worktree
+		if staged {
+			code = changes[name].Staging
+		}
+		if code == git.Unmodified || code == git.Untracked {
 			continue
 		}
-		var in, was, is []byte
-		if e, err := index.Entry(c.Path); err == nil {
-			if in, err = r.blob(e.Hash); err != nil {
+		var was, is []byte
+		if e, err := index.Entry(name); err == nil {
+			if was, err = r.blob(e.Hash); err != nil {
 				return "", err
 			}
 		}
-		if staged {
-			was, is = nil, in
-			if f, err := head.File(c.Path); err == nil {
-				if was, err = r.blob(f.Hash); err != nil {
-					return "", err
-				}
-			}
+		if !staged {
+			is, err = r.work(name)
 		} else {
-			was = in
-			if is, err = r.work(c.Path); err != nil {
-				return "", err
+			was, is = nil, was
+			if f, ferr := head.File(name); ferr == nil {
+				was, err = r.blob(f.Hash)
 			}
 		}
-		all = append(all, newFile(c.Path, was, is))
+		if err != nil {
+			return "", err
+		}
+		all = append(all, newFile(name, was, is))
 	}
 	var b strings.Builder
-	err = formatdiff.NewUnifiedEncoder(&b, formatdiff.DefaultContextLines).Encode(all)
-	return b.String(), err
+	if err := formatdiff.NewUnifiedEncoder(&b, formatdiff.DefaultContextLines).Encode(all); err != nil {
+		return "", err
+	}
+	if b.Len() == 0 {
+		return "no differences in files that git knows", nil
+	}
+	return b.String(), nil
 }
 
-func (r *Repo) headTree() (*object.Tree, error) {
+func (r *repo) headTree() (*object.Tree, error) {
 	c, err := r.head()
 	if err != nil || c == nil {
 		return &object.Tree{}, err
@@ -75,7 +85,7 @@ func (r *Repo) headTree() (*object.Tree, error) {
 }
 
 // blob returns the content of a blob, or nil if it is longer than maxDiffFile.
-func (r *Repo) blob(h plumbing.Hash) ([]byte, error) {
+func (r *repo) blob(h plumbing.Hash) ([]byte, error) {
 	b, err := r.git.BlobObject(h)
 	if err != nil || b.Size > maxDiffFile {
 		return nil, err
@@ -90,7 +100,7 @@ func (r *Repo) blob(h plumbing.Hash) ([]byte, error) {
 
 // work returns the content of a file of the folder, or nil if it is missing, not regular
 // or longer than maxDiffFile.
-func (r *Repo) work(name string) ([]byte, error) {
+func (r *repo) work(name string) ([]byte, error) {
 	info, err := r.fs.Lstat(name)
 	if errors.Is(err, os.ErrNotExist) || err == nil && (!info.Mode().IsRegular() || info.Size() > maxDiffFile) {
 		return nil, nil
@@ -106,8 +116,8 @@ func (r *Repo) work(name string) ([]byte, error) {
 	return data, errors.Join(err, f.Close())
 }
 
-// Lines returns the number of lines that a change adds and removes.
-func Lines(was, is []byte) (added, removed int) {
+// changedLines returns the number of lines that a change adds and removes.
+func changedLines(was, is []byte) (added, removed int) {
 	for _, d := range diff.Do(string(was), string(is)) {
 		n := strings.Count(strings.TrimSuffix(d.Text, "\n")+"\n", "\n")
 		switch {

@@ -2,12 +2,19 @@ package git
 
 import (
 	"errors"
-	"os"
+	"fmt"
+	"io/fs"
+	"path/filepath"
 	"strings"
 
+	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
+
+	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
 
 // Trailers of the commits that record an agent's changes of its own files. A repeated
@@ -31,8 +38,8 @@ func trailer(c *object.Commit, name string) string {
 	return ""
 }
 
-// Edited returns the hash of the commit that the call with this key made, or "".
-func (r *Repo) Edited(key string) (hash string, err error) {
+// edited returns the hash of the commit that the call with this key made, or "".
+func (r *repo) edited(key string) (hash string, err error) {
 	err = r.walk(far, func(c *object.Commit) bool {
 		if trailer(c, trailerCall) == key {
 			hash = c.Hash.String()
@@ -42,10 +49,55 @@ func (r *Repo) Edited(key string) (hash string, err error) {
 	return hash, err
 }
 
-// RecordEdit commits a file that a call changed, with the call's key as a trailer. It
-// returns the hash, or "" if the file is unchanged.
-func (r *Repo) RecordEdit(name, description, key string, by Who) (string, error) {
-	return r.Record(name, firstLine(description)+"\n\n"+quoted(description)+trailerFile+name+"\n"+trailerCall+key+"\n", by)
+// edit writes a file and commits it. Before the write it commits the current content, if
+// that is not recorded yet. A call that is repeated after a crash finds its commit, or
+// does the remaining steps.
+func (r *repo) edit(c engine.Call, a catalog.Args) (string, error) {
+	path, content, description := a.String("path"), []byte(a.String("content")), a.String("description")
+	if done, err := r.edited(c.Key); err != nil || done != "" {
+		return "changed " + path + ", commit " + done, err
+	}
+	name, err := within(r.workspace, path)
+	if err != nil {
+		return "", err
+	}
+	before, err := sandbox.ReadFile(r.workspace, name, sandbox.MaxFile)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	// If an earlier attempt crashed after the write, the file already has the new
+	// content, which is not to be recorded as the old one.
+	if string(before) != string(content) {
+		if _, err := r.record(name, "Before: "+filepath.Base(name), c); err != nil {
+			return "", err
+		}
+	}
+	if err := sandbox.WriteFile(r.workspace, name, content); err != nil {
+		return "", err
+	}
+	message := firstLine(description) + "\n\n" + quoted(description) + trailerFile + name + "\n" + trailerCall + c.Key + "\n"
+	hash, err := r.record(name, message, c)
+	if err != nil {
+		return "", err
+	}
+	if hash == "" {
+		return path + " has that content already", nil
+	}
+	added, removed := changedLines(before, content)
+	return fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash), nil
+}
+
+// record stages one file and commits all staged changes. It returns the hash, or "" if
+// there is nothing to commit.
+func (r *repo) record(name, message string, c engine.Call) (string, error) {
+	if err := r.tree.AddWithOptions(&git.AddOptions{Path: name, SkipStatus: true}); err != nil {
+		// A missing file that is not tracked has nothing to record.
+		if _, lerr := r.fs.Lstat(name); errors.Is(lerr, fs.ErrNotExist) {
+			return "", nil
+		}
+		return "", err
+	}
+	return r.commit(message, false, author(c))
 }
 
 // firstLine returns the first line of a description, cut to 72 characters, as the subject
@@ -68,13 +120,13 @@ func quoted(s string) string {
 	return "> " + strings.ReplaceAll(s, "\n", "\n> ") + "\n\n"
 }
 
-// Reverted describes a commit of Revert.
-type Reverted struct{ Hash, File, What string }
-
-// Revert restores the content of a file from before the latest recorded edit that is not
-// reverted yet, and records that with the call's key. write replaces a file. Errors:
-// NotFound if there is no such edit; Conflict if the file was changed since.
-func (r *Repo) Revert(key string, by Who, write func(name string, content []byte) error) (Reverted, error) {
+// revert restores the content of a file from before the latest recorded edit that is not
+// reverted yet, and records that with the call's key. Errors: NotFound if there is no
+// such edit; Conflict if the file was changed since.
+func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
+	if done, err := r.edited(c.Key); err != nil || done != "" {
+		return "taken back, commit " + done, err
+	}
 	undone := map[string]bool{}
 	var edit *object.Commit
 	err := r.walk(far, func(c *object.Commit) bool {
@@ -86,52 +138,49 @@ func (r *Repo) Revert(key string, by Who, write func(name string, content []byte
 		return edit == nil
 	})
 	if err != nil {
-		return Reverted{}, err
+		return "", err
 	}
 	if edit == nil {
-		return Reverted{}, api.Errorf(api.NotFound, "there is no recorded edit to take back")
+		return "", api.Errorf(api.NotFound, "there is no recorded edit to take back")
 	}
-	out := Reverted{File: trailer(edit, trailerFile), What: firstLine(edit.Message)}
-	made, err := r.at(edit, out.File)
+	name, what := trailer(edit, trailerFile), firstLine(edit.Message)
+	made, err := r.at(edit, name)
 	if err != nil {
-		return out, err
+		return "", err
 	}
 	var before []byte
 	if edit.NumParents() > 0 {
 		parent, err := edit.Parent(0)
 		if err != nil {
-			return out, err
+			return "", err
 		}
-		if before, err = r.at(parent, out.File); err != nil {
-			return out, err
+		if before, err = r.at(parent, name); err != nil {
+			return "", err
 		}
 	}
-	now, err := r.work(out.File)
+	now, err := r.work(name)
 	if err != nil {
-		return out, err
+		return "", err
 	}
 	// An attempt that crashed before it could record has left the earlier content.
 	if !same(now, made) && !same(now, before) {
-		return out, &api.Error{Code: api.Conflict, Message: out.File + " was changed since that edit", Next: "look at git_diff and change it by hand"}
+		return "", &api.Error{Code: api.Conflict, Message: name + " was changed since that edit", Next: "look at git_diff and change it by hand"}
 	}
-	if before == nil {
-		err = r.fs.Remove(out.File)
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
-	} else {
-		err = write(out.File, before)
+	if before != nil {
+		err = sandbox.WriteFile(r.workspace, name, before)
+	} else if err = r.fs.Remove(name); errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
 	if err != nil {
-		return out, err
+		return "", err
 	}
-	out.Hash, err = r.Record(out.File, "Revert: "+out.What+"\n\n"+trailerRevert+edit.Hash.String()+"\n"+trailerCall+key+"\n", by)
-	return out, err
+	hash, err := r.record(name, "Revert: "+what+"\n\n"+trailerRevert+edit.Hash.String()+"\n"+trailerCall+c.Key+"\n", c)
+	return fmt.Sprintf("took back %q: %s is as it was, commit %s", what, name, hash), err
 }
 
 // at returns the content of a file in a commit, or nil if the commit does not contain it.
 // Errors: Invalid if the file is longer than maxDiffFile.
-func (r *Repo) at(c *object.Commit, name string) ([]byte, error) {
+func (r *repo) at(c *object.Commit, name string) ([]byte, error) {
 	f, err := c.File(name)
 	if errors.Is(err, object.ErrFileNotFound) {
 		return nil, nil

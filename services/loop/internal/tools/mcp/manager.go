@@ -62,13 +62,12 @@ const (
 // mutex.
 type link struct {
 	key
-	server    Server
-	workspace string
-	network   bool // whether the agent had network access when the connection was made
-	cancel    context.CancelFunc
-	gone      chan struct{} // closed when the connection has ended
-	stale     atomic.Bool   // the server reported that its list of tools has changed
-	listing   sync.Mutex
+	server  Server
+	agent   engine.Agent // as it was when the connection was made: ID, Workspace, Network
+	cancel  context.CancelFunc
+	gone    chan struct{} // closed when the connection has ended
+	stale   atomic.Bool   // the server reported that its list of tools has changed
+	listing sync.Mutex
 
 	ready   chan struct{} // closed when the connection is made or has failed
 	err     error
@@ -131,7 +130,10 @@ func (m *Manager) Close() {
 	m.work.Wait()
 }
 
-// Tools implements [Toolbox].
+// Tools implements [engine.Toolbox]: it returns the tools that the agent's definition
+// grants and its servers offer, sorted by name. It waits for servers that are not
+// connected yet, for a limited time, and omits the tools of servers that are not
+// available.
 func (m *Manager) Tools(ctx context.Context, a engine.Agent) []engine.Tool {
 	if !slices.ContainsFunc(a.Tools, func(t string) bool { return strings.HasPrefix(t, api.MCPPrefix) }) {
 		return nil
@@ -202,7 +204,7 @@ func (m *Manager) link(ctx context.Context, a engine.Agent, s Server) (*link, er
 		return nil, errors.New("the service is stopping")
 	}
 	if l := m.links[k]; l != nil {
-		if reflect.DeepEqual(l.server, s) && l.network == a.Network && l.workspace == a.Workspace {
+		if reflect.DeepEqual(l.server, s) && l.agent.Network == a.Network && l.agent.Workspace == a.Workspace {
 			l.used = m.cfg.Now()
 			return l, nil
 		}
@@ -214,7 +216,7 @@ func (m *Manager) link(ctx context.Context, a engine.Agent, s Server) (*link, er
 	}
 	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Connect)
 	l := &link{
-		key: k, server: s, workspace: a.Workspace, network: a.Network, cancel: cancel, used: m.cfg.Now(),
+		key: k, server: s, agent: a, cancel: cancel, used: m.cfg.Now(),
 		ready: make(chan struct{}), gone: make(chan struct{}), calls: map[*context.CancelCauseFunc]bool{},
 	}
 	m.links[k] = l
@@ -257,7 +259,7 @@ func (m *Manager) connect(ctx context.Context, l *link) {
 	}
 	m.mu.Lock()
 	if len(refused) > 0 {
-		m.cfg.Log.WarnContext(ctx, "tools of an MCP server are not used", "agent", l.agent, "server", l.key.server, "tools", len(offers), "refused", reasons(refused))
+		m.cfg.Log.WarnContext(ctx, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", reasons(refused))
 	}
 	m.mu.Unlock()
 	end := session.Wait()
@@ -269,7 +271,7 @@ var errRetired = errors.New("the connection was closed")
 // open starts a server or connects to its URL, and lists its tools.
 func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []refusal, err error) {
 	if l.server.Command != "" {
-		w, err = startProcess(ctx, l.server, l.workspace, l.network, m.cfg)
+		w, err = startProcess(ctx, l.server, l.agent, m.cfg)
 	} else {
 		w, err = dial(l.server, m.cfg.Outbound, m.cfg.Call+writeWait)
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 
 const secret = "hunter2-hunter2"
@@ -67,7 +68,8 @@ func newWorld(t *testing.T, change func(*Config)) *world {
 	w := &world{t: t, logs: &buffer{}, spans: tracetest.NewInMemoryExporter(), now: time.Unix(1_000_000, 0)}
 	w.agent = engine.Agent{ID: "ada", Workspace: t.TempDir(), Tools: []string{"exec", "mcp_*"}}
 	cfg := Config{
-		Dir: t.TempDir(), AllowUnsandboxed: true, Outbound: safehttp.Options{AllowPrivate: true}, Now: w.time,
+		Config: tools.Config{AllowUnsandboxed: true, Outbound: safehttp.Options{AllowPrivate: true}, Now: w.time},
+		Dir:    t.TempDir(),
 		Log:    slog.New(slog.NewJSONHandler(w.logs, nil)),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(w.spans)).Tracer("test"),
 		Wait:   time.Minute, Call: time.Minute,

@@ -11,25 +11,14 @@
 package mcp
 
 import (
-	"context"
+	"cmp"
 	"log/slog"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/anima-run/anima/services/loop/internal/egress"
-	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
-	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
-
-// Toolbox provides the tools that an agent has in addition to the built-in ones.
-type Toolbox interface {
-	// Tools returns the tools that the agent's definition grants and its servers offer,
-	// sorted by name. It waits for servers that are not connected yet, for a limited
-	// time, and omits the tools of servers that are not available.
-	Tools(ctx context.Context, a engine.Agent) []engine.Tool
-}
 
 // Limits of agents and servers (docs/reference/loop.md, MCP servers).
 const (
@@ -43,18 +32,13 @@ const (
 
 // Config is the configuration of a [Manager]. Dir, Now, Log and Tracer are required.
 type Config struct {
+	tools.Config
 	// Dir contains a folder for each agent, with one file per server. The commands of
 	// agents must not be able to access it: the files hold credentials and name programs
 	// that are started.
-	Dir              string
-	AllowUnsandboxed bool             // the operator accepts servers without Landlock
-	Egress           *egress.Proxy    // proxy for servers that are programs; nil means that they have no network
-	Outbound         safehttp.Options // options for servers at a URL
-	Quota            sandbox.Quota    // quota of each agent's folder, for servers that are programs
-	Room             func() error     // returns an error while the disk has only its reserve; nil means no check
-	Now              func() time.Time
-	Log              *slog.Logger
-	Tracer           trace.Tracer
+	Dir    string
+	Log    *slog.Logger
+	Tracer trace.Tracer
 
 	Wait    time.Duration // longest wait of Tools for servers; default 10 s
 	Connect time.Duration // time limit for starting a server and listing its tools; default 60 s
@@ -63,16 +47,9 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	c.Wait = orDefault(c.Wait, 10*time.Second)
-	c.Connect = orDefault(c.Connect, 60*time.Second)
-	c.Call = orDefault(c.Call, 30*time.Second)
-	c.Idle = orDefault(c.Idle, 10*time.Minute)
+	c.Wait = cmp.Or(c.Wait, 10*time.Second)
+	c.Connect = cmp.Or(c.Connect, 60*time.Second)
+	c.Call = cmp.Or(c.Call, 30*time.Second)
+	c.Idle = cmp.Or(c.Idle, 10*time.Minute)
 	return c
-}
-
-func orDefault(d, otherwise time.Duration) time.Duration {
-	if d <= 0 {
-		return otherwise
-	}
-	return d
 }

@@ -9,7 +9,6 @@ import (
 	"mime"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 )
@@ -49,16 +49,13 @@ type process struct {
 	revoke func() // revokes its grant of the egress proxy
 }
 
-func startProcess(ctx context.Context, s Server, workspace string, network bool, cfg Config) (wire, error) {
-	proxy, revoke := cfg.Egress.Grant(filepath.Base(workspace), network) // the folder has the id of its agent as its name
+func startProcess(ctx context.Context, s Server, a engine.Agent, cfg Config) (wire, error) {
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name].Reveal())
 	}
-	p, err := sandbox.Start(ctx, sandbox.Spec{
-		Dir: workspace, Command: commandLine(s), Env: env, Proxy: proxy, Limits: processLimits, MaxOutput: 4 << 10,
-		AllowUnsandboxed: cfg.AllowUnsandboxed, Quota: cfg.Quota, Room: cfg.Room,
-	})
+	spec, revoke := cfg.Confine(a, sandbox.Spec{Command: commandLine(s), Env: env, Limits: processLimits, MaxOutput: 4 << 10})
+	p, err := sandbox.Start(ctx, spec)
 	if err != nil {
 		revoke()
 		return nil, err
