@@ -1,7 +1,6 @@
 package sandbox
 
 import (
-	"bytes"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -30,40 +29,37 @@ var (
 // path below root. A symbolic link is followed only within root. A file of more than
 // limit bytes returns ErrTooLarge; a limit of zero or less means MaxFile. ReadFile does
 // not block on a named pipe without a writer; it returns ErrIrregular.
-func ReadFile(root, path string, limit int64) ([]byte, error) {
+func ReadFile(root, path string, limit int64) (data []byte, err error) {
 	if limit <= 0 {
 		limit = MaxFile
 	}
-	dir, name, err := locate(root, path)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close() // read only
-	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, explain(path, err)
-	}
-	defer f.Close() // read only
-	info, err := f.Stat()
-	if err != nil {
-		return nil, explain(path, err)
-	}
-	switch {
-	case info.IsDir():
-		return nil, fmt.Errorf("%s: %w", path, ErrIsDir)
-	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s: %w", path, ErrIrregular)
-	case info.Size() > limit:
-		return nil, fmt.Errorf("%s: %w: %d bytes, at most %d can be read", path, ErrTooLarge, info.Size(), limit)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, explain(path, err)
-	}
-	if int64(len(data)) > limit { // the file has grown since Stat
-		return nil, fmt.Errorf("%s: %w: more than %d bytes", path, ErrTooLarge, limit)
-	}
-	return data, nil
+	err = within(root, path, func(dir *os.Root, name string) error {
+		f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close() // read only
+		info, err := f.Stat()
+		switch {
+		case err != nil:
+			return err
+		case info.IsDir():
+			return ErrIsDir
+		case !info.Mode().IsRegular():
+			return ErrIrregular
+		case info.Size() > limit:
+			return fmt.Errorf("%w: %d bytes, at most %d can be read", ErrTooLarge, info.Size(), limit)
+		}
+		read, err := io.ReadAll(io.LimitReader(f, limit+1))
+		if err == nil && int64(len(read)) > limit { // the file has grown since Stat
+			err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		}
+		if err == nil {
+			data = read
+		}
+		return err
+	})
+	return data, err
 }
 
 // WriteFile creates or replaces a file of the workspace root, and creates its parent
@@ -71,29 +67,22 @@ func ReadFile(root, path string, limit int64) ([]byte, error) {
 // readers, and readers after a crash, see the old or the new content. A symbolic link at
 // path is replaced, not followed. More than MaxFile bytes return ErrTooLarge.
 func WriteFile(root, path string, data []byte) error {
-	if len(data) > MaxFile {
-		return fmt.Errorf("%s: %w: %d bytes, at most %d can be written", path, ErrTooLarge, len(data), MaxFile)
-	}
-	dir, name, err := locate(root, path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // replace has synced the data
-	mode := fs.FileMode(0o644)
-	switch info, err := dir.Lstat(name); {
-	case err == nil && info.IsDir():
-		return fmt.Errorf("%s: %w", path, ErrIsDir)
-	case err == nil && info.Mode().IsRegular():
-		mode = info.Mode().Perm()
-	}
-	parent := filepath.Dir(name)
-	if err := dir.MkdirAll(parent, 0o755); err != nil {
-		return explain(path, err)
-	}
-	if err := replace(dir, name, data, mode); err != nil {
-		return explain(path, err)
-	}
-	return nil
+	return within(root, path, func(dir *os.Root, name string) error {
+		if len(data) > MaxFile {
+			return fmt.Errorf("%w: %d bytes, at most %d can be written", ErrTooLarge, len(data), MaxFile)
+		}
+		mode := fs.FileMode(0o644)
+		switch info, err := dir.Lstat(name); {
+		case err == nil && info.IsDir():
+			return ErrIsDir
+		case err == nil && info.Mode().IsRegular():
+			mode = info.Mode().Perm()
+		}
+		if err := dir.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		return replace(dir, name, data, mode)
+	})
 }
 
 // replace writes data to a temporary file next to name and renames it to name.
@@ -103,7 +92,7 @@ func replace(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, bytes.NewReader(data))
+	_, err = f.Write(data)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
 		err = dir.Rename(temporary, name)
@@ -111,34 +100,43 @@ func replace(dir *os.Root, name string, data []byte, mode fs.FileMode) error {
 	if err != nil {
 		return errors.Join(err, dir.Remove(temporary))
 	}
-	parent, err := dir.Open(filepath.Dir(name))
+	return syncFolder(dir, filepath.Dir(name))
+}
+
+func syncFolder(dir *os.Root, name string) error {
+	f, err := dir.Open(name)
 	if err != nil {
 		return err
 	}
-	return errors.Join(parent.Sync(), parent.Close())
+	return errors.Join(f.Sync(), f.Close())
 }
 
-// locate opens the workspace and returns path relative to it.
-func locate(root, path string) (*os.Root, string, error) {
+// within calls do with the opened workspace and path relative to it, and explains its
+// error.
+func within(root, path string, do func(dir *os.Root, name string) error) error {
 	name := path
 	if filepath.IsAbs(path) {
 		rel, err := filepath.Rel(root, path)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", path, ErrOutside)
+			return fmt.Errorf("%s: %w", path, ErrOutside)
 		}
 		name = rel
 	}
 	switch {
 	case path == "" || strings.ContainsRune(path, 0):
-		return nil, "", fmt.Errorf("%q: %w", path, fs.ErrInvalid)
+		return fmt.Errorf("%q: %w", path, fs.ErrInvalid)
 	case !filepath.IsLocal(name):
-		return nil, "", fmt.Errorf("%s: %w", path, ErrOutside)
+		return fmt.Errorf("%s: %w", path, ErrOutside)
 	}
 	dir, err := os.OpenRoot(root)
 	if err != nil {
-		return nil, "", fmt.Errorf("open the workspace: %w", err)
+		return fmt.Errorf("open the workspace: %w", err)
 	}
-	return dir, filepath.Clean(name), nil
+	defer dir.Close() // do has synced what it wrote
+	if err := do(dir, filepath.Clean(name)); err != nil {
+		return explain(path, err)
+	}
+	return nil
 }
 
 // explain converts an error of the system into an error about the workspace, without the

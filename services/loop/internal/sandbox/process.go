@@ -27,9 +27,6 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := spec.mayBegin(); err != nil {
-		return nil, err
-	}
 	return start(ctx, spec, thisKernel(spec.Proxy != ""))
 }
 

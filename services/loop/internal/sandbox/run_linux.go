@@ -100,16 +100,27 @@ type order struct {
 	Held         Capabilities
 }
 
-// holds returns an error if the kernel cannot sandbox the command and the spec does not
-// allow unsandboxed commands. Errors: [ErrUnavailable], [ErrNoEgress].
-func (k kernel) holds(spec Spec) error {
+// prepare returns an error if the command may not start: because the kernel cannot
+// sandbox it and the spec does not allow unsandboxed commands, or because Room or Quota
+// leaves no space. Errors: [ErrUnavailable], [ErrNoEgress], [ErrQuota], [ErrSetup].
+func (k kernel) prepare(spec Spec) error {
 	switch {
 	case spec.AllowUnsandboxed:
-		return nil
 	case !k.caps.Sandboxed():
 		return ErrUnavailable
 	case spec.Proxy != "" && !k.caps.Egress():
 		return ErrNoEgress
+	}
+	if spec.Room != nil {
+		if err := spec.Room(); err != nil {
+			return err
+		}
+	}
+	if err := spec.Quota.Check(spec.Dir, 0); err != nil {
+		return err
+	}
+	if err := makeScratch(spec.Dir); err != nil {
+		return fmt.Errorf("%w: %w", ErrSetup, err)
 	}
 	return nil
 }
@@ -131,13 +142,9 @@ type report struct {
 }
 
 func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
-	if err := k.holds(spec); err != nil {
+	if err := k.prepare(spec); err != nil {
 		return Result{}, err
 	}
-	if err := makeScratch(spec.Dir); err != nil {
-		return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
-	}
-	start := spec.Now()
 	timed, cancel := context.WithTimeout(ctx, spec.Timeout)
 	defer cancel()
 	held, end := context.WithCancelCause(timed)
@@ -152,7 +159,6 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 		if err = startErr; refused(err) || rep.Refused {
 			continue
 		}
-		res.Duration = spec.Now().Sub(start)
 		switch {
 		case err == nil && rep.Setup != "":
 			return Result{}, fmt.Errorf("%w: %s", ErrSetup, rep.Setup)
@@ -191,46 +197,23 @@ func refused(err error) bool {
 // command has run.
 func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) (Result, report, error) {
 	stdout, stderr := newOutput(spec.MaxOutput, spec.Wrote), newOutput(spec.MaxOutput, spec.Wrote)
-	orderR, orderW, err := os.Pipe()
-	if err != nil {
-		return Result{}, report{}, err
-	}
-	defer orderW.Close() // closing it stops the supervisor; an error cannot be handled
-	reportR, reportW, err := os.Pipe()
-	if err != nil {
-		return Result{}, report{}, errors.Join(err, orderR.Close())
-	}
-	defer reportR.Close() // read to its end
-
 	cmd := again(ctx, "supervise", spaces)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	cmd.ExtraFiles = []*os.File{orderR, reportW}
-	cmd.Cancel = orderW.Close // closing the pipe makes the supervisor kill all processes; WaitDelay applies if it does not
-	cmd.WaitDelay = reach
-	err = cmd.Start()
-	err = errors.Join(err, orderR.Close(), reportW.Close())
+	wait, err := launch(cmd, spec.order(held))
 	if err != nil {
 		return Result{}, report{}, err
 	}
-	sent := json.NewEncoder(orderW).Encode(spec.order(held))
-	ended := cmd.Wait()
-
-	res := Result{
+	rep, err := wait()
+	if err != nil {
+		err = unrefused{err}
+	}
+	return Result{
 		ExitCode:  -1,
 		Stdout:    stdout.String(),
 		Stderr:    stderr.String(),
 		Truncated: stdout.dropped()+stderr.dropped() > 0,
 		Held:      held,
-	}
-	var rep report
-	if err := json.NewDecoder(reportR).Decode(&rep); err != nil {
-		// A supervisor that was killed sends no report.
-		if errors.Is(err, io.EOF) {
-			err = errors.New("the supervisor ended without a report (main must call Init first)")
-		}
-		return res, report{}, unrefused{errors.Join(err, sent, ended)}
-	}
-	return res, rep, nil
+	}, rep, err
 }
 
 // unrefused hides the type of an error that occurred after the start, so that refused is
@@ -238,6 +221,50 @@ func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) 
 type unrefused struct{ err error }
 
 func (u unrefused) Error() string { return u.err.Error() }
+
+// launch starts a supervisor and sends it an order. wait returns the report, after the
+// supervisor and all processes of the command have ended; the caller must call it.
+func launch(cmd *exec.Cmd, o order) (wait func() (report, error), err error) {
+	orderR, orderW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	reportR, reportW, err := os.Pipe()
+	if err != nil {
+		return nil, errors.Join(err, closeAll(orderR, orderW))
+	}
+	cmd.ExtraFiles = []*os.File{orderR, reportW}
+	cmd.Cancel = orderW.Close // closing the pipe makes the supervisor kill all processes; WaitDelay applies if it does not
+	cmd.WaitDelay = reach
+	if err := cmd.Start(); err != nil {
+		return nil, errors.Join(err, closeAll(orderR, orderW, reportR, reportW))
+	}
+	sent := errors.Join(closeAll(orderR, reportW), json.NewEncoder(orderW).Encode(o))
+	if sent != nil {
+		_ = orderW.Close() // a supervisor without a complete order exits
+	}
+	return func() (report, error) {
+		ended := cmd.Wait()
+		var rep report
+		err := json.NewDecoder(reportR).Decode(&rep)
+		_ = closeAll(orderW, reportR) // orderW may be closed already, reportR is only read
+		if err == nil {
+			return rep, nil
+		}
+		if errors.Is(err, io.EOF) { // a supervisor that was killed sends no report
+			err = errors.New("the supervisor ended without a report (main must call Init first)")
+		}
+		return report{}, errors.Join(err, sent, ended)
+	}, nil
+}
+
+func closeAll(files ...*os.File) error {
+	var err error
+	for _, f := range files {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
 
 // makeScratch creates the directory for temporary files. It does not follow a symbolic
 // link that an earlier command may have created in its place.

@@ -20,6 +20,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,22 +75,10 @@ type Spec struct {
 	// it, never an agent.
 	AllowUnsandboxed bool
 
-	Now func() time.Time // clock for Result.Duration; default time.Now
-
 	// Wrote is called with the command's output as it arrives. It may be nil. It is
 	// called concurrently for stdout and stderr, must not retain the slice, and blocks
 	// the command while it runs.
 	Wrote func([]byte)
-}
-
-// mayBegin returns an error if Room or Quota leaves no space for the command.
-func (s Spec) mayBegin() error {
-	if s.Room != nil {
-		if err := s.Room(); err != nil {
-			return err
-		}
-	}
-	return s.Quota.Check(s.Dir, 0)
 }
 
 // Limits are the limits of each process of a command. Zero means the default.
@@ -110,11 +99,10 @@ type Result struct {
 	// the number of omitted bytes. They are the bytes that the command wrote and may be
 	// invalid UTF-8.
 	Stdout, Stderr string
-	Truncated      bool          // part of the output was omitted
-	TimedOut       bool          // Spec.Timeout ended the command
-	Stopped        error         // why Spec.Quota or Spec.Room ended the command, or nil
-	Duration       time.Duration // from before the start until after the end
-	Held           Capabilities  // restrictions that applied to this command
+	Truncated      bool         // part of the output was omitted
+	TimedOut       bool         // Spec.Timeout ended the command
+	Stopped        error        // why Spec.Quota or Spec.Room ended the command, or nil
+	Held           Capabilities // restrictions that applied to this command
 }
 
 // Capabilities describes the kernel features for sandboxing.
@@ -140,11 +128,7 @@ func (c Capabilities) Egress() bool {
 	return c.Sandboxed() && c.LandlockABI >= 4
 }
 
-const (
-	maxCommand     = 64 << 10 // below the limit of 128 KiB for one argument of execve
-	defaultTimeout = 30 * time.Second
-	defaultOutput  = 64 << 10
-)
+const maxCommand = 64 << 10 // below the limit of 128 KiB for one argument of execve
 
 // withDefaults validates a spec and sets the defaults. Errors: [ErrInvalid].
 func (s Spec) withDefaults() (Spec, error) {
@@ -168,27 +152,17 @@ func (s Spec) withDefaults() (Spec, error) {
 	} else if !info.IsDir() {
 		return s, fmt.Errorf("%w: workspace %q is not a directory", ErrInvalid, s.Dir)
 	}
-	s.Timeout = orDefault(s.Timeout, defaultTimeout)
-	s.MaxOutput = orDefault(s.MaxOutput, defaultOutput)
-	s.Limits.CPU = orDefault(s.Limits.CPU, 60*time.Second)
-	s.Limits.AddressSpace = orDefault(s.Limits.AddressSpace, 4<<30)
-	s.Limits.FileSize = orDefault(s.Limits.FileSize, 256<<20)
+	s.Timeout = cmp.Or(s.Timeout, 30*time.Second)
+	s.MaxOutput = cmp.Or(s.MaxOutput, 64<<10)
+	s.Limits.CPU = cmp.Or(s.Limits.CPU, 60*time.Second)
+	s.Limits.AddressSpace = cmp.Or(s.Limits.AddressSpace, 4<<30)
+	s.Limits.FileSize = cmp.Or(s.Limits.FileSize, 256<<20)
 	if s.Quota.Bytes > 0 {
 		s.Limits.FileSize = min(s.Limits.FileSize, s.Quota.Bytes)
 	}
-	s.Limits.Processes = orDefault(s.Limits.Processes, 256)
-	s.Limits.OpenFiles = orDefault(s.Limits.OpenFiles, 1024)
-	if s.Now == nil {
-		s.Now = time.Now
-	}
+	s.Limits.Processes = cmp.Or(s.Limits.Processes, 256)
+	s.Limits.OpenFiles = cmp.Or(s.Limits.OpenFiles, 1024)
 	return s, nil
-}
-
-func orDefault[T int | int64 | time.Duration](v, otherwise T) T {
-	if v <= 0 {
-		return otherwise
-	}
-	return v
 }
 
 // Run runs a command and returns after the command and all its processes have ended. A
@@ -199,9 +173,6 @@ func orDefault[T int | int64 | time.Duration](v, otherwise T) T {
 func Run(ctx context.Context, spec Spec) (Result, error) {
 	spec, err := spec.withDefaults()
 	if err != nil {
-		return Result{}, err
-	}
-	if err := spec.mayBegin(); err != nil {
 		return Result{}, err
 	}
 	return run(ctx, spec, thisKernel(spec.Proxy != ""))

@@ -31,7 +31,7 @@ type Config struct {
 // Confine returns the spec of a command with the agent's folder, network and limits. The
 // caller calls revoke, which ends the network access, after the command has ended.
 func (c Config) Confine(a engine.Agent, s sandbox.Spec) (_ sandbox.Spec, revoke func()) {
-	s.Dir, s.AllowUnsandboxed, s.Quota, s.Room, s.Now = a.Workspace, c.AllowUnsandboxed, c.Quota, c.Room, c.Now
+	s.Dir, s.AllowUnsandboxed, s.Quota, s.Room = a.Workspace, c.AllowUnsandboxed, c.Quota, c.Room
 	s.Proxy, revoke = c.Egress.Grant(a.ID, a.Network)
 	return s, revoke
 }
