@@ -58,7 +58,7 @@ crash-long: takeovers ## Run the crash matrix at every pass of a failpoint, in e
 	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=
 
 takeovers: ## Resume runs of stopped owners, 10,000 times
-	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop | grep -v level=
+	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop/internal/session | grep -v level=
 	set -o pipefail; ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
 
 chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; writes docs/chaos.md (KILLS=… FOLDERS=… LEAST=… MOST=… SEED=…)

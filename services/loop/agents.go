@@ -126,7 +126,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 			return a, err
 		}
 	}
-	if err := h.begins.flush(ctx, id); err != nil {
+	if err := h.begins.Flush(ctx, id); err != nil {
 		return a, err
 	}
 	if _, err := h.store.SetState(ctx, id, api.StateSleeping, why, false, m.Until, now); err != nil {
@@ -213,11 +213,11 @@ func (h *handlers) sweep(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		h.queue.cancelled(ctx, h.store.IsCancelled)
+		h.queue.CheckCancels(ctx, h.store.IsCancelled)
 		if err := h.freeMail(ctx); err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "check of held mail failed, retrying", "err", err)
 		}
-		if err := h.expireWaiting(ctx); err != nil && ctx.Err() == nil {
+		if err := h.expiry.Sweep(ctx); err != nil && ctx.Err() == nil {
 			h.log.WarnContext(ctx, "check of queued messages failed, retrying", "err", err)
 		}
 		poor, err := h.store.Poor(ctx)

@@ -25,7 +25,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if reason == "" {
 		reason = "its creator does not need it any more"
 	}
-	if err := h.begins.flush(ctx, id); err != nil { // runs that have begun are cancelled
+	if err := h.begins.Flush(ctx, id); err != nil { // runs that have begun are cancelled
 		return api.Deleted{}, err
 	}
 	gone, err := h.store.Delete(ctx, id, reason, m.Forget, h.now().UnixMicro())

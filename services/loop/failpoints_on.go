@@ -12,45 +12,22 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/goal"
 )
 
-// addFailpoints adds a failpoint to each durable write and each tool of e. No begin is
-// recorded before the first turn: that depends on timing, and each run of a crash test
-// must pass the same points.
-func addFailpoints(e *engine.Engine) {
-	e.Store = failpointStore{e.Store}
-	for name, t := range e.Tools {
+// addFailpoints adds a failpoint to each tool and to each durable write of a goal. No
+// begin is recorded before the first turn: that depends on timing, and each run of a
+// crash test must pass the same points. With [failpoint.NoExpectedSequence] a run
+// continues after its lease is lost, because it would otherwise depend on timing whether
+// the previous owner writes.
+func addFailpoints(h *handlers) {
+	for name, t := range h.engine.Tools {
 		run := t.Run
 		t.Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
 			return failpoint.Value(ctx, failpoint.LoopTool, func(ctx context.Context) (engine.Output, error) { return run(ctx, c) })
 		}
-		e.Tools[name] = t
+		h.engine.Tools[name] = t
 	}
-	e.Begun = func(api.Run, engine.Input, api.Tier, int64) func() { return func() {} }
-}
-
-// addGoalFailpoints adds a failpoint to each durable write of o.
-func addGoalFailpoints(o *goal.Orchestrator) { o.Store = failpointGoalStore{o.Store} }
-
-// keepsStaleRun reports whether a run continues after its lease is lost. With
-// [failpoint.NoExpectedSequence] it does: whether the previous owner writes would
-// otherwise depend on timing.
-func keepsStaleRun() bool { return failpoint.Broken(failpoint.NoExpectedSequence) }
-
-// failpointStore is an engine.Store with a failpoint at each durable write.
-type failpointStore struct{ engine.Store }
-
-func (s failpointStore) Drop(ctx context.Context, end engine.End) (engine.End, error) {
-	return failpoint.Value(ctx, failpoint.LoopDrop, func(ctx context.Context) (engine.End, error) { return s.Store.Drop(ctx, end) })
-}
-
-func (s failpointStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
-	if len(merged) == 0 {
-		return s.Store.Merge(ctx, into, merged, at) // no write
-	}
-	return failpoint.Do(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.Store.Merge(ctx, into, merged, at) })
-}
-
-func (s failpointStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
-	return failpoint.Do(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.Store.Persist(ctx, rec, input, end) })
+	h.engine.Begun = func(api.Run, engine.Input, api.Tier, int64) func() { return func() {} }
+	h.goals.orchestrator.Store = failpointGoalStore{h.goals.orchestrator.Store}
+	h.locks.KeepStale = failpoint.Broken(failpoint.NoExpectedSequence)
 }
 
 // failpointGoalStore is a goal.Store with a failpoint at each durable write.
@@ -85,7 +62,13 @@ func (s failpointGoalStore) ChangeGoal(ctx context.Context, id string, at int64,
 
 // pointOfGoal returns the failpoint of a change of a goal; ok is false if it has none.
 func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
-	was, is := tallyOf(before), tallyOf(after)
+	more := func(n func(goal.State) int) int { return n(after) - n(before) }
+	waiting := more(func(s goal.State) int {
+		return count(s.Plans, func(p goal.Plan) bool { return p.Status == api.PlanWaiting })
+	})
+	tasks := func(status api.TaskStatus) int {
+		return more(func(s goal.State) int { return count(s.Tasks, func(t goal.Task) bool { return t.Status == status }) })
+	}
 	switch {
 	case before.Status != after.Status && after.Status == api.GoalCancelled:
 		return failpoint.LoopGoalCancel, true
@@ -95,54 +78,32 @@ func pointOfGoal(before, after goal.State) (p failpoint.Point, ok bool) {
 		return failpoint.LoopGoalPlan, true
 	case len(before.Plans) < len(after.Plans):
 		return failpoint.LoopGoalReplan, true
-	case was.waiting < is.waiting:
+	case waiting > 0:
 		return failpoint.LoopGoalHold, true
-	case was.waiting > is.waiting:
+	case waiting < 0:
 		return failpoint.LoopGoalReview, true
 	case len(before.Tasks) < len(after.Tasks):
 		return failpoint.LoopGoalApprove, true
 	case len(before.Attempts) < len(after.Attempts):
 		return failpoint.LoopTaskStart, true
-	case was.ended < is.ended:
+	case more(func(s goal.State) int { return count(s.Attempts, func(a goal.Attempt) bool { return a.EndedAt != 0 }) }) > 0:
 		return failpoint.LoopTaskEnd, true
-	case was.stopped < is.stopped:
+	case more(func(s goal.State) int {
+		return count(s.Attempts, func(a goal.Attempt) bool { return a.StoppedAt != 0 })
+	}) > 0:
 		return failpoint.LoopGoalStop, true
-	case was.completed < is.completed:
+	case tasks(api.TaskCompleted) > 0:
 		return failpoint.LoopTaskComplete, true
-	case was.running > is.running: // by its deadline; the cases above cover all other ends of an attempt
+	case tasks(api.TaskRunning) < 0: // by its deadline; the cases above cover all other ends of an attempt
 		return failpoint.LoopTaskExpire, true
 	}
 	return p, false
 }
 
-// tally holds the counts of a goal that a step changes.
-type tally struct {
-	waiting            int // plans that wait for the creator's approval
-	running, completed int // tasks
-	ended, stopped     int // attempts
-}
-
-func tallyOf(s goal.State) (n tally) {
-	for _, p := range s.Plans {
-		if p.Status == api.PlanWaiting {
-			n.waiting++
-		}
-	}
-	for _, t := range s.Tasks {
-		switch t.Status {
-		case api.TaskRunning:
-			n.running++
-		case api.TaskCompleted:
-			n.completed++
-		case api.TaskPending, api.TaskBlocked, api.TaskAssigned, api.TaskFailed, api.TaskCancelled:
-		}
-	}
-	for _, a := range s.Attempts {
-		if a.EndedAt != 0 {
-			n.ended++
-		}
-		if a.StoppedAt != 0 {
-			n.stopped++
+func count[T any](all []T, is func(T) bool) (n int) {
+	for _, v := range all {
+		if is(v) {
+			n++
 		}
 	}
 	return n

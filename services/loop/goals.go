@@ -25,7 +25,6 @@ func newGoals(h *handlers) *goalHandlers {
 		Store: h.store, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
 		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Wake,
 	}
-	addGoalFailpoints(o)
 	return &goalHandlers{log: h.log, orchestrator: o}
 }
 

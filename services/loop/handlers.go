@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -16,9 +17,11 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/lease"
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/egress"
 	"github.com/anima-run/anima/services/loop/internal/engine"
@@ -26,6 +29,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/notes"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/session"
 	"github.com/anima-run/anima/services/loop/internal/skill"
 	"github.com/anima-run/anima/services/loop/internal/soul"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -47,10 +51,11 @@ type handlers struct {
 	relay   *outbox.Relay
 	clients clients
 	wakes   *bus.Bucket[api.Wake]
-	locks   locker
+	locks   session.Locks
 	leases  goalLeases
-	queue   *queue
-	begins  *beginRecorder
+	queue   *session.Queue
+	begins  *session.Begins
+	expiry  session.Expiry
 	ingest  *ingestion
 	outputs outputs
 	room    func() error // error while the disk has only its reserve and no message may be accepted
@@ -81,7 +86,7 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 	}
 	h := &handlers{
 		cfg: cfg, bus: env.Bus, log: env.Log, now: env.Now, room: env.Room, store: sqlstore.New(db, workspaces),
-		relay: outbox.NewRelay(db, env.Bus, env.Log), clients: newClients(env.Bus, env.Now), queue: newQueue(env.Bus, env.Log),
+		relay: outbox.NewRelay(db, env.Bus, env.Log), clients: newClients(env.Bus, env.Now), queue: session.NewQueue(env.Bus, env.Log),
 		outputs: outputs{bus.NewObjects(env.Bus, api.Outputs)}, owners: newOwners(env.Bus, env.Log),
 	}
 	if err := h.openBuckets(ctx, env); err != nil {
@@ -91,7 +96,7 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 	h.memories = newMemories(h.store, env.Now)
 	h.ingest = newIngestion(h.memories.store, env.Now, env.Log)
 	h.memories.memory.Shown = h.ingest.shown
-	h.begins = newBeginRecorder(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
+	h.begins = session.NewBegins(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 		defer h.relay.Wake()
 		return h.store.Announced(ctx, cmd, input, tier, at)
 	}, env.Log)
@@ -103,7 +108,14 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 		h.close()
 		return nil, err
 	}
-	h.replays = replayHandlers{store: h.store, journal: h.locks.journal, clients: h.clients, models: h.engine.Context.Models, tools: h.engine.Tools}
+	addFailpoints(h)
+	h.expiry = session.Expiry{
+		Store: h.store, Queue: h.queue, Limit: cfg.QueueTimeout, Now: env.Now,
+		Drop: func(ctx context.Context, end engine.End) error {
+			return h.engine.Drop(ctx, end, session.NewEvents(h.bus))
+		},
+	}
+	h.replays = replayHandlers{store: h.store, journal: h.locks.Journal, clients: h.clients, models: h.engine.Context.Models, tools: h.engine.Tools}
 	return h, nil
 }
 
@@ -120,7 +132,7 @@ func (h *handlers) openBuckets(ctx context.Context, env *host.Env) error {
 	if err != nil {
 		return err
 	}
-	h.locks = newLocker(locks, journal{env.Bus}, env.Bus.Owner(), h.cfg.Lease, env.Now, env.Log)
+	h.locks = session.NewLocks(locks, session.Journal{Bus: env.Bus}, env.Bus.Owner(), h.cfg.Lease, env.Now, env.Log)
 	h.leases = goalLeases{bucket: leases, owner: env.Bus.Owner(), ttl: h.cfg.Lease, now: env.Now, log: env.Log, mine: &sync.Map{}}
 	return nil
 }
@@ -166,7 +178,7 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 	}
 	h.running = tel.running
 	h.engine = &engine.Engine{
-		Store: timedStore{h.store}, Journal: h.locks.journal, Router: h.clients, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus},
+		Store: timedStore{h.store}, Journal: h.locks.Journal, Router: h.clients, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus},
 		Inbox: h.clients, Treasury: h.clients, Queue: h.queue, Alarms: h.clients, Outputs: h.outputs, Tools: h.tools.tools, Toolbox: h.servers,
 		Context: engine.Context{
 			Store: h.store, Models: &models{bus: env.Bus, now: env.Now}, Memory: h.memories.memory,
@@ -174,9 +186,8 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 			Revisions: h.memories.store.Revisions,
 		},
 		Now: env.Now, Root: rootSpan(env.Tracer), Ending: rootEnding, Tracer: env.Tracer.Tracer(scope),
-		Attempts: h.cfg.Attempts, Observe: tel, Within: bus.Within, Begun: h.begins.begun, Over: h.runEnded,
+		Attempts: h.cfg.Attempts, Observe: tel, Within: bus.Within, Begun: h.begins.Begun, Over: h.runEnded,
 	}
-	addFailpoints(h.engine)
 	return nil
 }
 
@@ -198,13 +209,30 @@ func (h *handlers) background(env *host.Env, db *sqldb.DB) []bus.Route {
 		bus.Go(h.watchWakes),
 		bus.Go(h.sweep),
 		bus.Go(h.ingest.run),
-		bus.Go(h.begins.run),
-		bus.Go(h.queue.listen),
+		bus.Go(h.begins.Run),
+		bus.Go(h.queue.Listen),
 		bus.Go(h.owners.run),
 		bus.Go(h.servers.Run),
 		bus.Go(h.relay.Run),
 		bus.Go(h.tidy),
 		bus.Go(func(ctx context.Context) error { return h.settleLosses(ctx, db) }),
 		bus.Go(func(ctx context.Context) error { return telemetry.Resolve(ctx, env.Tracer, h.turnEnded) }),
+	}
+}
+
+// tidyEvery is the interval at which expired locks and leases are deleted.
+const tidyEvery = time.Hour
+
+// tidy deletes expired locks and leases of goals at the start, again after the length of
+// a lease, and then every tidyEvery. Those that it leaves do not block other owners.
+func (h *handlers) tidy(ctx context.Context) error {
+	for pause := h.cfg.Lease + time.Second; ; pause = tidyEvery {
+		err := errors.Join(h.locks.Sweep(ctx), lease.Sweep(ctx, h.leases.bucket, api.LeaseKey("goal.*"), h.leases.owner, h.now()))
+		if err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "expired locks and leases not deleted", "err", err)
+		}
+		if wait.For(ctx, pause) != nil {
+			return nil
+		}
 	}
 }

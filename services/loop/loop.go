@@ -100,6 +100,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		h.agentRoutes(), h.sessionRoutes(), h.runRoutes(silent), h.goals.routes(silent),
 		h.memories.routes(), h.replays.routes(), h.tools.routes(), h.background(env, db),
 	)...)
-	h.begins.close(ctx)
+	h.begins.Close(ctx)
 	return err
 }

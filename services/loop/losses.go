@@ -67,7 +67,7 @@ func (h *handlers) endLost(ctx context.Context, cmd api.Run, until int64) error 
 	if err := h.cancel(ctx, cmd.Run, cmd.Session, lostWhy); err != nil {
 		return err
 	}
-	waiting, err := h.queue.all(ctx, cmd.Session)
+	waiting, err := h.queue.All(ctx, cmd.Session)
 	if err != nil {
 		return err
 	}

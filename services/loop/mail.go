@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/session"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
@@ -79,7 +80,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 			return true, h.engine.Drop(ctx, engine.End{
 				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
 				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
-			}, events{bus: h.bus, posts: h.bus.Async()})
+			}, session.NewEvents(h.bus))
 		}
 		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "")
 		if err != nil {
@@ -98,7 +99,7 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		return true, h.engine.Drop(ctx, engine.End{
 			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
 			Error: got.Why + "; the mail stays in the inbox until " + until,
-		}, events{bus: h.bus, posts: h.bus.Async()})
+		}, session.NewEvents(h.bus))
 	}
 	cmd.CostCap = got.Cost
 	return false, nil
@@ -112,7 +113,7 @@ func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
 	}
 	return h.engine.Drop(ctx, engine.End{
 		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Outcome: api.OutcomeMerged, Into: into, At: h.now().UnixMicro(),
-	}, events{bus: h.bus, posts: h.bus.Async()})
+	}, session.NewEvents(h.bus))
 }
 
 // moreMail starts a run for the oldest message whose sender's mail is not held. It is

@@ -17,6 +17,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/session"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
@@ -83,16 +84,16 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 		t.Fatal(err)
 	}
 	return &handlers{
-		locks: newLocker(locks, journal{b}, "this", time.Hour, time.Now, apptest.Log(t)),
+		locks: session.NewLocks(locks, session.Journal{Bus: b}, "this", time.Hour, time.Now, apptest.Log(t)),
 		cfg:   Config{MailSenderRuns: 20, MailAgentRuns: 100}, bus: b, log: apptest.Log(t), now: time.Now, store: store, wakes: wakes,
-		clients: newClients(b, time.Now), queue: newQueue(b, apptest.Log(t)), engine: &engine.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
+		clients: newClients(b, time.Now), queue: session.NewQueue(b, apptest.Log(t)), engine: &engine.Engine{Store: store, Tracer: noop.NewTracerProvider().Tracer("")},
 	}
 }
 
 // senders returns the senders of the runs queued in an agent's mail session.
 func senders(t *testing.T, h *handlers, agent string) []string {
 	t.Helper()
-	all, err := h.queue.all(t.Context(), sqlstore.MailSession(agent))
+	all, err := h.queue.All(t.Context(), sqlstore.MailSession(agent))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,10 +225,14 @@ func TestResetOfABusySession(t *testing.T) {
 	t.Parallel()
 	h := post(t, &mailbox{})
 	m := api.ResetSession{Session: "ada-main"}
-	other := newLocker(h.locks.locks, h.locks.journal, "other", time.Hour, time.Now, apptest.Log(t))
+	locks, err := bus.OpenBucket[api.Lock](t.Context(), h.bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := session.NewLocks(locks, h.locks.Journal, "other", time.Hour, time.Now, apptest.Log(t))
 	cmd := api.Run{Run: "r", Session: m.Session, Agent: "ada"}
-	err := other.with(t.Context(), cmd, func(ctx context.Context) error {
-		if err := other.journal.own(ctx, cmd, 1); err != nil {
+	err = other.With(t.Context(), cmd, func(ctx context.Context) error {
+		if err := other.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
 		if s, err := h.resetSession(ctx, m); api.ReasonOf(err) != api.ReasonBusy || api.Wire(err).Next == "" {

@@ -70,7 +70,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		}
 	}
 	if m.Mode == api.ModeDrop {
-		if busy, err := h.busy(ctx, session, run); err != nil || busy {
+		if busy, err := h.queue.Busy(ctx, session, run); err != nil || busy {
 			if err == nil {
 				err = &api.Error{Code: api.Conflict, Message: "session " + session + " is busy", Next: "send it again later, or with mode queue"}
 			}

@@ -12,12 +12,13 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/replay"
+	"github.com/anima-run/anima/services/loop/internal/session"
 )
 
 // replayHandlers serves the requests to replay and to fork recorded turns.
 type replayHandlers struct {
 	store   engine.ContextStore
-	journal journal
+	journal session.Journal
 	clients clients
 	models  engine.Models
 	tools   map[string]engine.Tool
@@ -30,7 +31,7 @@ func (r replayHandlers) routes() []bus.Route {
 func (r replayHandlers) recorded(ctx context.Context, id string) (engine.Recording, error) {
 	rec, err := r.store.Recorded(ctx, id)
 	if err == nil && rec.Reference.Agent != "" {
-		rec.Steps, err = r.journal.of(ctx, rec.Turn.Session, rec.Turn.Run, rec.Turn.Number, rec.Reference.Since)
+		rec.Steps, err = r.journal.Turn(ctx, rec.Turn.Session, rec.Turn.Run, rec.Turn.Number, rec.Reference.Since)
 	}
 	return rec, err
 }

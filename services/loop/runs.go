@@ -11,9 +11,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
-	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
+	"github.com/anima-run/anima/services/loop/internal/session"
 )
 
 // runRoutes returns the routes about runs. If a replica does not acknowledge a message
@@ -42,18 +42,18 @@ func (h *handlers) run(ctx context.Context, cmd api.Run) error {
 	if api.ReasonOf(err) != api.ReasonBusy {
 		return err
 	}
-	if late, lerr := h.tooOld(ctx, cmd, h.now().UnixMicro()); lerr != nil || !late {
-		return err
+	if expired, xerr := h.expiry.Expire(ctx, cmd); expired {
+		return xerr
 	}
-	return h.expire(ctx, cmd)
+	return err
 }
 
 // execute executes a run. Its error has ReasonBusy if other runs of the session come
 // first.
 func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 	meta := bus.MetaOf(ctx)
-	return h.locks.with(ctx, cmd, func(ctx context.Context) error {
-		head, err := h.head(ctx, cmd, meta.Sequence)
+	return h.locks.With(ctx, cmd, func(ctx context.Context) error {
+		head, err := h.queue.Head(ctx, cmd.Session, meta.Sequence, h.done)
 		switch {
 		case api.CodeOf(err) == api.NotFound, err == nil && head > meta.Sequence:
 			return h.absent(ctx, cmd)
@@ -62,12 +62,12 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 		case head != meta.Sequence:
 			return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "an older message of the session waits", RetryAfter: 50}
 		}
-		late, err := h.wasBehind(ctx, cmd)
+		late, err := h.expiry.WasDue(ctx, cmd)
 		if err != nil {
 			return err
 		}
 		if late {
-			err := h.engine.Refuse(ctx, h.late(cmd), events{bus: h.bus, posts: h.bus.Async()})
+			err := h.engine.Refuse(ctx, h.expiry.End(cmd), session.NewEvents(h.bus))
 			if api.CodeOf(err) != api.Conflict {
 				return err
 			}
@@ -88,11 +88,11 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 // and starts the next run.
 func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunMail {
-		return h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
+		return h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 	}
 	over, err := h.admitMail(ctx, &cmd)
 	if err == nil && !over {
-		err = h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
+		err = h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 	}
 	if err != nil {
 		return err
@@ -117,43 +117,14 @@ func (h *handlers) absent(ctx context.Context, cmd api.Run) error {
 	return h.live(ctx, cmd)
 }
 
-// head returns the sequence of a session's oldest message that is not done. An older
-// message than ours is usually done, and its acknowledgement has not reached the
-// stream; therefore head retries for a few milliseconds, which is shorter than a
-// redelivery. If the message remains, its acknowledgement may be lost; head then reads
-// its run from the store and does not wait for the redelivery.
-func (h *handlers) head(ctx context.Context, cmd api.Run, ours uint64) (uint64, error) {
-	from := uint64(1)
-	for delay := time.Millisecond / 2; ; delay *= 2 {
-		m, err := h.bus.Next(ctx, cmd.Subject(), from)
-		if err != nil || m.Sequence >= ours {
-			return m.Sequence, err
-		}
-		if delay > 8*time.Millisecond {
-			if done, err := h.done(ctx, m); err != nil || !done {
-				return m.Sequence, err
-			}
-			from, delay = m.Sequence+1, time.Millisecond/4
-			continue
-		}
-		if wait.For(ctx, delay) != nil {
-			return 0, context.Cause(ctx)
-		}
-	}
-}
-
 // done reports whether the run of a queued message is over. If so, it announces the end
 // again, because the owner may have crashed before that.
-func (h *handlers) done(ctx context.Context, m bus.Stored) (bool, error) {
-	var cmd api.Run
-	if err := api.Decode(m.Data, &cmd); err != nil {
-		return false, nil //nolint:nilerr // its own delivery reports the error
-	}
+func (h *handlers) done(ctx context.Context, cmd api.Run) (bool, error) {
 	over, err := h.store.Over(ctx, cmd.Run)
 	if err != nil || !over {
 		return false, err
 	}
-	return true, h.engine.Run(ctx, cmd, events{bus: h.bus, posts: h.bus.Async()})
+	return true, h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 }
 
 // rested returns an error that redelivers a wake if its agent has slept for less than
@@ -193,14 +164,13 @@ func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, erro
 
 // waitingRun returns the state of a run that has no row in the store, from its
 // session's queue.
-func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.RunState, error) {
-	var none api.RunState
-	if _, err := h.store.Session(ctx, session); err != nil {
-		return none, err
+func (h *handlers) waitingRun(ctx context.Context, run, in string) (api.RunState, error) {
+	if _, err := h.store.Session(ctx, in); err != nil {
+		return api.RunState{}, err
 	}
-	all, err := h.queue.all(ctx, session)
+	all, err := h.queue.All(ctx, in)
 	if err != nil {
-		return none, err
+		return api.RunState{}, err
 	}
 	i := slices.IndexFunc(all, func(cmd api.Run) bool { return cmd.Run == run })
 	if i < 0 { // it may have begun or ended between the two reads
@@ -211,31 +181,14 @@ func (h *handlers) waitingRun(ctx context.Context, run, session string) (api.Run
 	if err != nil {
 		return api.RunState{}, err
 	}
-	status, err := h.begunStatus(ctx, run, session)
+	// The run may have begun since the queue was read.
+	status, begun := api.RunQueued, false
+	if begun, err = h.locks.Journal.InProgress(ctx, in, run); begun {
+		status = api.RunRunning
+	}
 	return api.RunState{
-		Run: run, Session: session, Agent: cmd.Agent, Kind: cmd.Kind, Status: status, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
+		Run: run, Session: in, Agent: cmd.Agent, Kind: cmd.Kind, Status: status, Cancelled: why != "", AcceptedAt: cmd.AcceptedAt,
 	}, err
-}
-
-// begunStatus returns the status of a queued run that the store has no row for. The run
-// may have begun since the queue was read; then the last entry of the session's journal
-// belongs to it.
-func (h *handlers) begunStatus(ctx context.Context, run, session string) (api.RunStatus, error) {
-	m, err := h.bus.Last(ctx, api.Journal{Session: session}.Subject())
-	if api.CodeOf(err) == api.NotFound {
-		return api.RunQueued, nil
-	}
-	if err != nil {
-		return "", err
-	}
-	var e api.Journal
-	if err := api.Decode(m.Data, &e); err != nil {
-		return "", err
-	}
-	if e.Run == run && e.Kind != api.EntryRelease {
-		return api.RunRunning, nil
-	}
-	return api.RunQueued, nil
 }
 
 // cancelRun records the cancel first: after that no replica continues the run. The
@@ -270,7 +223,7 @@ func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
 // cancelQueue cancels the current run and the queued runs of a session that precede the
 // run before, all of them if before is "".
 func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
-	all, err := h.queue.all(ctx, session)
+	all, err := h.queue.All(ctx, session)
 	if err != nil {
 		return err
 	}

@@ -131,7 +131,7 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 	}
 	var queued bool
 	for delay := 10 * time.Millisecond; ; delay *= 2 {
-		if queued, err = h.busy(ctx, s.ID, ""); err == nil && !queued {
+		if queued, err = h.queue.Busy(ctx, s.ID, ""); err == nil && !queued {
 			s, err = h.resetFree(ctx, s)
 		}
 		// The end of a run is announced shortly before its message is acknowledged.
@@ -154,26 +154,11 @@ func (h *handlers) resetSession(ctx context.Context, m api.ResetSession) (api.Se
 // resetFree resets a session that no run owns. Errors: Conflict with ReasonBusy.
 func (h *handlers) resetFree(ctx context.Context, s api.Session) (api.Session, error) {
 	cmd := api.Run{Run: "reset", Session: s.ID, Agent: s.Agent}
-	err := h.locks.with(ctx, cmd, func(ctx context.Context) (err error) {
-		if err = h.locks.journal.own(ctx, cmd, h.now().UnixMicro()); err == nil {
+	err := h.locks.With(ctx, cmd, func(ctx context.Context) (err error) {
+		if err = h.locks.Journal.Own(ctx, cmd, h.now().UnixMicro()); err == nil {
 			s, err = h.store.Reset(ctx, s.ID)
 		}
 		return err
 	})
 	return s, err
-}
-
-// busy reports whether a session has a run other than the given one. The oldest message
-// of its queue is the run in progress, or the next one.
-func (h *handlers) busy(ctx context.Context, session, run string) (bool, error) {
-	m, err := h.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
-	if api.CodeOf(err) == api.NotFound {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	var cmd api.Run
-	err = api.Decode(m.Data, &cmd)
-	return cmd.Run != run, err
 }

@@ -59,7 +59,7 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	err := h.bus.Events(ctx, after, func(m bus.Stored) error {
-		id := seqText(m.Sequence)
+		id := strconv.FormatUint(m.Sequence, 10)
 		if m.More {
 			id = ""
 		}

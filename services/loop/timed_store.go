@@ -6,6 +6,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -23,7 +24,8 @@ const maxPause = 2 * time.Second
 // minutes.
 const storeTimeout = 30 * time.Second
 
-// timedStore is an engine.Store whose calls have a timeout and report progress to the bus.
+// timedStore is an engine.Store whose calls have a timeout, report progress to the bus,
+// and pass the failpoint of their durable write.
 type timedStore struct{ store engine.Store }
 
 func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
@@ -41,20 +43,30 @@ func (s timedStore) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChange
 	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) { return s.store.Changes(ctx, cmd) })
 }
 
-func (s timedStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
-	_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.store.Persist(ctx, rec, input, end) })
-	return err
-}
-
-func (s timedStore) Drop(ctx context.Context, end engine.End) (engine.End, error) {
-	return timed(ctx, func(ctx context.Context) (engine.End, error) { return s.store.Drop(ctx, end) })
-}
-
-func (s timedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
-	_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.store.Merge(ctx, into, merged, at) })
-	return err
-}
-
 func (s timedStore) Over(ctx context.Context, run string) (bool, error) {
 	return timed(ctx, func(ctx context.Context) (bool, error) { return s.store.Over(ctx, run) })
+}
+
+func (s timedStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {
+	return s.write(ctx, failpoint.LoopPersist, func(ctx context.Context) error { return s.store.Persist(ctx, rec, input, end) })
+}
+
+func (s timedStore) Drop(ctx context.Context, end engine.End) (stored engine.End, err error) {
+	err = s.write(ctx, failpoint.LoopDrop, func(ctx context.Context) (err error) { stored, err = s.store.Drop(ctx, end); return err })
+	return stored, err
+}
+
+// Merge passes no failpoint if there is no run to merge, because it writes nothing then.
+func (s timedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+	if len(merged) == 0 {
+		return nil
+	}
+	return s.write(ctx, failpoint.LoopMerge, func(ctx context.Context) error { return s.store.Merge(ctx, into, merged, at) })
+}
+
+func (s timedStore) write(ctx context.Context, p failpoint.Point, f func(context.Context) error) error {
+	return failpoint.Do(ctx, p, func(ctx context.Context) error {
+		_, err := timed(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, f(ctx) })
+		return err
+	})
 }

@@ -249,7 +249,7 @@ func TestProgress(t *testing.T) {
 			return engine.Output{Text: "done"}, nil
 		})
 		run(t, w, command)
-		got := w.Stream.Progress()
+		got := enginetest.Live[api.ToolProgress](w.Stream)
 		if len(got) != 2 {
 			t.Fatalf("%d signs of life in 1.3 s: %+v, want 2", len(got), got)
 		}

@@ -78,7 +78,7 @@ func (e *Engine) requestCompletion(ctx context.Context, s *state, ev Events, id 
 		Tokens: p.Tokens, Offered: len(m.in.Tools), StartedAt: e.Now().UnixMicro(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Prompt: ref,
 	}
-	ev.Thinking(ctx, api.Thinking{
+	ev.Live(ctx, api.Thinking{
 		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: p.Tokens, ToolCount: len(m.in.Tools), At: m.completion.StartedAt, After: s.last,
 	})
 	call := api.Complete{
@@ -86,11 +86,11 @@ func (e *Engine) requestCompletion(ctx context.Context, s *state, ev Events, id 
 		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools, Run: s.cmd.Run, Deadline: s.answerBy(e.Now()),
 	}
 	if s.attempts > 1 && !m.in.Flushing { // a previous owner may have streamed a part of the answer
-		ev.Delta(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true, After: s.last})
+		ev.Live(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true, After: s.last})
 	}
 	after := s.last
 	delta := func(d api.Delta) {
-		ev.Delta(ctx, api.StreamDelta{
+		ev.Live(ctx, api.StreamDelta{
 			Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Content: d.Content, Discard: d.Discard, Note: d.Note, After: after,
 		})
 	}

@@ -248,7 +248,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 		e.Observe.Turn(ctx, "interrupted", e.Now().Sub(began))
 		telemetry.Abandon(span)
 		if d, waits := e.waits(s, err); waits && ctx.Err() == nil {
-			ev.Delta(ctx, d)
+			ev.Live(ctx, d)
 		}
 		return nil, err
 	}

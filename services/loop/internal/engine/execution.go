@@ -271,7 +271,7 @@ func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i in
 			text := latest
 			mu.Unlock()
 			call := s.completion.Answer.ToolCalls[i]
-			ev.Progress(ctx, api.ToolProgress{
+			ev.Live(ctx, api.ToolProgress{
 				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: i, ToolName: call.Name, ToolCallID: call.ID,
 				Text: text, Elapsed: e.Now().Sub(began).Milliseconds(),
 			})

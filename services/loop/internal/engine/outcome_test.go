@@ -103,8 +103,8 @@ func TestPauseOfAProvider(t *testing.T) {
 		}
 		err := w.Run(t.Context(), enginetest.Open, command)
 		if comes {
-			if api.Wire(err).Retry() != wait || !strings.Contains(fmt.Sprint(w.Stream.Notes()), "retrying in 30s") {
-				t.Errorf("%s: %v, notes %q; want the run to come back, and a note", wait, err, w.Stream.Notes())
+			if api.Wire(err).Retry() != wait || !strings.Contains(fmt.Sprint(enginetest.Live[api.StreamDelta](w.Stream)), "retrying in 30s") {
+				t.Errorf("%s: %v, deltas %+v; want the run to come back, and a note", wait, err, enginetest.Live[api.StreamDelta](w.Stream))
 			}
 			continue
 		}

@@ -242,11 +242,9 @@ type Treasury interface {
 type Events interface {
 	Post(ctx context.Context, id string, m api.Message) error
 	Wait(ctx context.Context) error
-	// Thinking and Delta are best effort.
-	Thinking(ctx context.Context, t api.Thinking)
-	Delta(ctx context.Context, d api.StreamDelta)
-	// Progress is best effort and may be called by concurrent calls of a turn.
-	Progress(ctx context.Context, p api.ToolProgress)
+	// Live publishes a message that is not stored, for readers that are connected now. It
+	// is best effort and may be called by concurrent calls of a turn.
+	Live(ctx context.Context, m api.Message)
 }
 
 // Outputs stores the complete outputs of tools that are too long for a turn. Keep is

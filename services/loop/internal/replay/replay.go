@@ -97,9 +97,7 @@ func (p *replayer) compare(step string, recorded, replayed any) bool {
 
 func (silence) Post(context.Context, string, api.Message) error { return nil }
 func (silence) Wait(context.Context) error                      { return nil }
-func (silence) Thinking(context.Context, api.Thinking)          {}
-func (silence) Delta(context.Context, api.StreamDelta)          {}
-func (silence) Progress(context.Context, api.ToolProgress)      {}
+func (silence) Live(context.Context, api.Message)               {}
 
 func (unobserved) Turn(context.Context, string, time.Duration)              {}
 func (unobserved) Tool(context.Context, string, api.Outcome, time.Duration) {}

@@ -43,9 +43,7 @@ type Stream struct {
 	order  []string
 	kept   map[string]map[string]any
 	faults []string
-	deltas []string
-	notes  []string
-	signs  []api.ToolProgress
+	live   []api.Message
 }
 
 // add stores a message. It records a fault if its id was used for a different message;
@@ -97,28 +95,30 @@ func (s *Stream) Faults() []string {
 	return slices.Clone(s.faults)
 }
 
+// Live returns the messages of a type that were published without being stored.
+func Live[M api.Message](s *Stream) []M {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []M
+	for _, m := range s.live {
+		if m, ok := m.(M); ok {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // Deltas returns the contents that were streamed to watchers.
-func (s *Stream) Deltas() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.deltas)
+func (s *Stream) Deltas() (out []string) {
+	for _, d := range Live[api.StreamDelta](s) {
+		if d.Content != "" {
+			out = append(out, d.Content)
+		}
+	}
+	return out
 }
 
-// Notes returns the notes that were streamed to watchers.
-func (s *Stream) Notes() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.notes)
-}
-
-// Progress returns the progress events of calls.
-func (s *Stream) Progress() []api.ToolProgress {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.signs)
-}
-
-// events implements turn.Events for one owner.
+// events implements engine.Events for one owner.
 type events struct {
 	stream  *Stream
 	gate    Gate
@@ -148,21 +148,8 @@ func (e *events) Wait(ctx context.Context) error {
 	})
 }
 
-func (e *events) Thinking(context.Context, api.Thinking) {}
-
-func (e *events) Delta(_ context.Context, d api.StreamDelta) {
+func (e *events) Live(_ context.Context, m api.Message) {
 	e.stream.mu.Lock()
 	defer e.stream.mu.Unlock()
-	if d.Note != "" {
-		e.stream.notes = append(e.stream.notes, d.Note)
-	}
-	if d.Content != "" {
-		e.stream.deltas = append(e.stream.deltas, d.Content)
-	}
-}
-
-func (e *events) Progress(_ context.Context, p api.ToolProgress) {
-	e.stream.mu.Lock()
-	defer e.stream.mu.Unlock()
-	e.stream.signs = append(e.stream.signs, p)
+	e.stream.live = append(e.stream.live, m)
 }

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -51,13 +51,13 @@ func TestTakeovers(t *testing.T) {
 	for i := range sessions {
 		all.Go(func() {
 			s := contested{
-				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: journal{b},
+				cmd: api.Run{Run: fmt.Sprintf("r%d", i), Session: fmt.Sprintf("s%d", i), Agent: "a"}, journal: Journal{b},
 				// The lease is longer than the test, so no owner renews it, and a
 				// paused owner is really paused. The clock of each owner shows that the
 				// lease of the previous owner has expired.
-				locker: func(owner int) locker {
+				locks: func(owner int) Locks {
 					now := func() time.Time { return time.Now().Add(time.Duration(owner) * 2 * time.Hour) }
-					return newLocker(locks, journal{b}, strconv.Itoa(owner), time.Hour, now, apptest.Log(t))
+					return NewLocks(locks, Journal{b}, strconv.Itoa(owner), time.Hour, now, apptest.Log(t))
 				},
 				rng: rand.New(rand.NewPCG(1, uint64(i))), refused: &refused, overtaken: &overtaken,
 			}
@@ -79,8 +79,8 @@ func TestTakeovers(t *testing.T) {
 // contested is a session that several owners take over in turn.
 type contested struct {
 	cmd                api.Run
-	journal            journal
-	locker             func(owner int) locker // each owner is a separate process
+	journal            Journal
+	locks              func(owner int) Locks // each owner is a separate process
 	owners             int
 	rng                *rand.Rand
 	persisted          uint64 // sequence up to which new owners need not read
@@ -100,9 +100,9 @@ func (s *contested) own(ctx context.Context) (*owner, error) {
 	o := &owner{last: s.persisted, leave: make(chan struct{}), left: make(chan error, 1)}
 	has := make(chan struct{})
 	s.owners++
-	locker := s.locker(s.owners)
+	locks := s.locks(s.owners)
 	go func() {
-		o.left <- locker.with(ctx, s.cmd, func(ctx context.Context) error {
+		o.left <- locks.With(ctx, s.cmd, func(ctx context.Context) error {
 			o.ctx = ctx
 			close(has)
 			<-o.leave

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 
 func TestJournalTail(t *testing.T) {
 	t.Parallel()
-	j := journal{apptest.Bus(t)}
+	j := Journal{apptest.Bus(t)}
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
 	first, err := j.Append(t.Context(), cmd, engine.Step{Turn: 1, Begin: &engine.Begin{Attempt: 1}}, 0)
 	if err != nil {

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// locker gives a session to one run of this process at a time.
+// Locks gives a session to one run of this process at a time.
 //
 // The journal itself ensures that no other process writes to it: each entry is appended
 // on top of the entry that its writer has read. The journal also prevents that two
@@ -25,24 +25,30 @@ import (
 // appends no entry for long, because it waits for a model, its owner renews the lease
 // in a key of the coordination bucket. A run that appends no entry does not own the
 // session.
-type locker struct {
-	locks   *bus.Bucket[api.Lock]
-	journal journal
+type Locks struct {
+	bucket  *bus.Bucket[api.Lock]
+	Journal Journal
 	owner   string        // unique to this process
 	ttl     time.Duration // time after which the session of a crashed owner is free
 	now     func() time.Time
 	log     *slog.Logger
 	mine    *sync.Map // runs of this process by session
+
+	// KeepStale lets a run continue after its lease is lost. It is set in builds with the
+	// tag failpoint only.
+	KeepStale bool
 }
 
-func newLocker(locks *bus.Bucket[api.Lock], j journal, owner string, ttl time.Duration, now func() time.Time, log *slog.Logger) locker {
-	return locker{locks: locks, journal: j, owner: owner, ttl: ttl, now: now, log: log, mine: &sync.Map{}}
+// NewLocks returns the locks of the process owner. A session of a crashed owner is free
+// after ttl.
+func NewLocks(bucket *bus.Bucket[api.Lock], j Journal, owner string, ttl time.Duration, now func() time.Time, log *slog.Logger) Locks {
+	return Locks{bucket: bucket, Journal: j, owner: owner, ttl: ttl, now: now, log: log, mine: &sync.Map{}}
 }
 
 // ownership is that of a session by a run of this process. A nil ownership is that
 // of a reader, which owns nothing.
 type ownership struct {
-	locker
+	Locks
 	cmd  api.Run
 	lock *lease.Lease[api.Lock] // the renewals
 
@@ -54,10 +60,10 @@ type ownership struct {
 	open  bool      // the latest entry keeps the session owned
 }
 
-func (l locker) newOwnership(cmd api.Run) *ownership {
-	t := &ownership{locker: l, cmd: cmd}
+func (l Locks) newOwnership(cmd api.Run) *ownership {
+	t := &ownership{Locks: l, cmd: cmd}
 	t.lock = &lease.Lease[api.Lock]{
-		Bucket: l.locks, Key: api.LockKey(cmd.Session), TTL: l.ttl, Now: l.now, Log: l.log,
+		Bucket: l.bucket, Key: api.LockKey(cmd.Session), TTL: l.ttl, Now: l.now, Log: l.log,
 		Value: func(expires int64) api.Lock {
 			t.mu.Lock()
 			defer t.mu.Unlock()
@@ -111,7 +117,7 @@ func (t *ownership) free(ctx context.Context, e api.Journal) error {
 	held, open := e.Held(t.owner, now)
 	expires := e.Expires
 	if !held && open { // its owner may have renewed the lease since then
-		k, err := t.locks.Get(ctx, api.LockKey(t.cmd.Session))
+		k, err := t.bucket.Get(ctx, api.LockKey(t.cmd.Session))
 		if api.CodeOf(err) == api.NotFound {
 			return nil
 		}
@@ -136,10 +142,10 @@ func (t *ownership) free(ctx context.Context, e api.Journal) error {
 // lease in time.
 var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the session is lost"}
 
-// with runs f unless another run of this process has the session. The context of f ends
+// With runs f unless another run of this process has the session. The context of f ends
 // when the lease is lost, as [lease.Lease.Keep] says; an entry counts as a renewal.
 // Errors: Conflict if another run has the session.
-func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
+func (l Locks) With(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
 	if other, here := l.mine.LoadOrStore(cmd.Session, cmd.Run); here {
 		return busy(cmd, other == cmd.Run)
 	}
@@ -147,7 +153,7 @@ func (l locker) with(ctx context.Context, cmd api.Run, f func(context.Context) e
 	t := l.newOwnership(cmd)
 	work, cancel := context.WithCancelCause(context.WithValue(ctx, ownershipKey{}, t))
 	stop := t.lock.Keep(ctx, l.now(), t.renew, func(error) {
-		if !keepsStaleRun() {
+		if !l.KeepStale {
 			cancel(errLeaseLost)
 		}
 	})
@@ -203,7 +209,7 @@ func (t *ownership) leave(ctx context.Context) {
 		return
 	}
 	for {
-		_, err := t.journal.Append(context.WithValue(ctx, ownershipKey{}, t), t.cmd, engine.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
+		_, err := t.Journal.Append(context.WithValue(ctx, ownershipKey{}, t), t.cmd, engine.Step{Run: t.cmd.Run, Turn: t.turn, Release: true}, t.last)
 		switch {
 		case err == nil, api.CodeOf(err) == api.Conflict: // another owner has the session
 			return
@@ -214,24 +220,9 @@ func (t *ownership) leave(ctx context.Context) {
 	}
 }
 
-// tidyEvery is the interval at which expired locks and leases are deleted.
-const tidyEvery = time.Hour
-
-// tidy deletes expired locks and leases of goals at the start, again after the length of
-// a lease, and then every tidyEvery. Those that it leaves do not block other owners.
-func (h *handlers) tidy(ctx context.Context) error {
-	l := h.locks
-	for pause := l.ttl + time.Second; ; pause = tidyEvery {
-		err := errors.Join(
-			lease.Sweep(ctx, l.locks, api.LockKey("*"), l.owner, l.now()),
-			lease.Sweep(ctx, h.leases.bucket, api.LeaseKey("goal.*"), l.owner, l.now()))
-		if err != nil && ctx.Err() == nil {
-			l.log.WarnContext(ctx, "expired locks and leases not deleted", "err", err)
-		}
-		if wait.For(ctx, pause) != nil {
-			return nil
-		}
-	}
+// Sweep deletes the expired renewals, which do not block other owners.
+func (l Locks) Sweep(ctx context.Context) error {
+	return lease.Sweep(ctx, l.bucket, api.LockKey("*"), l.owner, l.now())
 }
 
 // busy returns the error for a session that another owner holds, which may end soon. If

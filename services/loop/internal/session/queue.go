@@ -1,19 +1,21 @@
-package loop
+package session
 
 import (
 	"context"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// queue reads the queued runs of sessions and notifies the runs of this process of
+// Queue reads the queued runs of sessions and notifies the runs of this process of
 // cancels and steering messages. It implements engine.Queue.
-type queue struct {
+type Queue struct {
 	bus *bus.Bus
 	log *slog.Logger
 
@@ -28,12 +30,13 @@ type underWay struct {
 	wanted  map[string]bool // messages in mode steer; false: already read by Waiting
 }
 
-func newQueue(b *bus.Bus, log *slog.Logger) *queue {
-	return &queue{bus: b, log: log, runs: map[string]*underWay{}}
+// NewQueue returns a queue without runs.
+func NewQueue(b *bus.Bus, log *slog.Logger) *Queue {
+	return &Queue{bus: b, log: log, runs: map[string]*underWay{}}
 }
 
 // Waiting implements engine.Queue.
-func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
+func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 	out, err := q.from(ctx, cmd.Session, bus.MetaOf(ctx).Sequence)
 	if err != nil {
 		return nil, err
@@ -48,12 +51,12 @@ func (q *queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 	return out, nil
 }
 
-// all returns the current run and the queued runs of a session.
-func (q *queue) all(ctx context.Context, session string) ([]api.Run, error) {
+// All returns the current run and the queued runs of a session.
+func (q *Queue) All(ctx context.Context, session string) ([]api.Run, error) {
 	return q.from(ctx, session, 0)
 }
 
-func (q *queue) from(ctx context.Context, session string, after uint64) ([]api.Run, error) {
+func (q *Queue) from(ctx context.Context, session string, after uint64) ([]api.Run, error) {
 	var out []api.Run
 	for {
 		m, err := q.bus.Next(ctx, api.Run{Session: session}.Subject(), after+1)
@@ -73,8 +76,52 @@ func (q *queue) from(ctx context.Context, session string, after uint64) ([]api.R
 	}
 }
 
+// Busy reports whether a session has a run other than the given one. The oldest message
+// of its queue is the run in progress, or the next one.
+func (q *Queue) Busy(ctx context.Context, session, run string) (bool, error) {
+	m, err := q.bus.Next(ctx, api.Run{Session: session}.Subject(), 1)
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var cmd api.Run
+	err = api.Decode(m.Data, &cmd)
+	return cmd.Run != run, err
+}
+
+// Head returns the sequence of a session's oldest message that is not done. An older
+// message than ours is usually done, and its acknowledgement has not reached the
+// stream; therefore Head retries for a few milliseconds, which is shorter than a
+// redelivery. If the message remains, its acknowledgement may be lost; Head then calls
+// done with its run and does not wait for the redelivery.
+func (q *Queue) Head(ctx context.Context, session string, ours uint64, done func(context.Context, api.Run) (bool, error)) (uint64, error) {
+	from := uint64(1)
+	for delay := time.Millisecond / 2; ; delay *= 2 {
+		m, err := q.bus.Next(ctx, api.Run{Session: session}.Subject(), from)
+		if err != nil || m.Sequence >= ours {
+			return m.Sequence, err
+		}
+		if delay > 8*time.Millisecond {
+			var cmd api.Run
+			if err := api.Decode(m.Data, &cmd); err != nil {
+				return m.Sequence, nil //nolint:nilerr // its own delivery reports the error
+			}
+			if over, err := done(ctx, cmd); err != nil || !over {
+				return m.Sequence, err
+			}
+			from, delay = m.Sequence+1, time.Millisecond/4
+			continue
+		}
+		if wait.For(ctx, delay) != nil {
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
 // sessions returns the sessions with a run in progress in this process.
-func (q *queue) sessions() []string {
+func (q *Queue) sessions() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var out []string
@@ -84,15 +131,15 @@ func (q *queue) sessions() []string {
 	return out
 }
 
-// running reports whether a run is in progress in this process.
-func (q *queue) running(run string) bool {
+// inProgress reports whether a run is in progress in this process.
+func (q *Queue) inProgress(run string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.runs[run] != nil
 }
 
 // Watch implements engine.Queue.
-func (q *queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
+func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	u := &underWay{session: cmd.Session, cancel: cancel, wanted: map[string]bool{}}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -117,7 +164,7 @@ func (q *queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func
 }
 
 // notice passes a notice to the runs of this process that it concerns.
-func (q *queue) notice(n api.SessionNotice) {
+func (q *Queue) notice(n api.SessionNotice) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if u := q.runs[n.Cancelled]; u != nil {
@@ -133,8 +180,8 @@ func (q *queue) notice(n api.SessionNotice) {
 	}
 }
 
-// listen receives the notices of all replicas until ctx ends.
-func (q *queue) listen(ctx context.Context) error {
+// Listen receives the notices of all replicas until ctx ends.
+func (q *Queue) Listen(ctx context.Context) error {
 	return q.bus.Subscribe(ctx, api.SessionNotice{}.Subject().String(), func() {}, func(data []byte) {
 		var n api.SessionNotice
 		if err := api.Decode(data, &n); err != nil {
@@ -145,9 +192,9 @@ func (q *queue) listen(ctx context.Context) error {
 	})
 }
 
-// cancelled cancels the runs of this process whose cancel is recorded in the store,
+// CheckCancels cancels the runs of this process whose cancel is recorded in the store,
 // because a notice may be lost.
-func (q *queue) cancelled(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
+func (q *Queue) CheckCancels(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
 	q.mu.Lock()
 	runs := make([]string, 0, len(q.runs))
 	for run := range q.runs {

@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -16,12 +16,12 @@ import (
 // records the run itself.
 const moment = 250 * time.Millisecond
 
-// beginRecorder records the begin of runs whose first turn takes longer than moment. It is
+// Begins records the begin of runs whose first turn takes longer than moment. It is
 // safe for concurrent use.
 //
 // A begin that is not recorded, because the process crashed or the store is
 // unavailable, is recorded with the run's first turn. Until then the journal has it.
-type beginRecorder struct {
+type Begins struct {
 	record func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error
 	log    *slog.Logger
 	more   chan struct{} // capacity 1: a run has begun
@@ -39,13 +39,14 @@ type beginning struct {
 	over  bool // already recorded, or no longer needed
 }
 
-func newBeginRecorder(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *beginRecorder {
-	return &beginRecorder{record: record, log: log, more: make(chan struct{}, 1)}
+// NewBegins returns the record of begins; record stores one.
+func NewBegins(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *Begins {
+	return &Begins{record: record, log: log, more: make(chan struct{}, 1)}
 }
 
-// begun registers a run that has begun for the first time, and returns the function
+// Begun registers a run that has begun for the first time, and returns the function
 // that removes it.
-func (b *beginRecorder) begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
+func (b *Begins) Begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
 	v := &beginning{cmd: cmd, input: input, tier: tier, at: at, due: time.Now().Add(moment)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -63,10 +64,10 @@ func (b *beginRecorder) begun(cmd api.Run, input engine.Input, tier api.Tier, at
 	}
 }
 
-// flush records the registered begins of an agent, or of all if agent is "". It is
+// Flush records the registered begins of an agent, or of all if agent is "". It is
 // called before the agent's state is changed by other requests, so that the changes are
 // stored in the order in which they happened.
-func (b *beginRecorder) flush(ctx context.Context, agent string) error {
+func (b *Begins) Flush(ctx context.Context, agent string) error {
 	b.mu.Lock()
 	var due []*beginning
 	for _, v := range b.waiting {
@@ -90,8 +91,8 @@ func (b *beginRecorder) flush(ctx context.Context, agent string) error {
 	return nil
 }
 
-// run records begins that are due until ctx ends. [beginnings.leave] records the rest.
-func (b *beginRecorder) run(ctx context.Context) error {
+// Run records begins that are due until ctx ends. [Begins.Close] records the rest.
+func (b *Begins) Run(ctx context.Context) error {
 	wait := time.NewTimer(moment)
 	defer wait.Stop()
 	for {
@@ -117,24 +118,24 @@ func (b *beginRecorder) run(ctx context.Context) error {
 }
 
 // keep returns begins that could not be recorded to the list.
-func (b *beginRecorder) keep(due []*beginning) {
+func (b *Begins) keep(due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waiting = append(due, b.waiting...)
 }
 
-// close records the registered begins of this process, so that other processes can
+// Close records the registered begins of this process, so that other processes can
 // resume the runs. It is called before the process exits, when no run is in progress.
-func (b *beginRecorder) close(ctx context.Context) {
+func (b *Begins) Close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := b.flush(ctx, ""); err != nil {
+	if err := b.Flush(ctx, ""); err != nil {
 		b.log.WarnContext(ctx, "begin of a run not recorded", "err", err)
 	}
 }
 
 // take removes and returns the begins that are due, and the time until the next one.
-func (b *beginRecorder) take(now time.Time) (next time.Duration, due []*beginning) {
+func (b *Begins) take(now time.Time) (next time.Duration, due []*beginning) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.waiting) > 0 {

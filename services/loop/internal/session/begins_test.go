@@ -1,4 +1,4 @@
-package loop
+package session
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // TestBeginnings tests that a run is recorded if its first turn takes longer than
-// moment, that it is not recorded if its first turn is stored earlier, and that flush
+// moment, that it is not recorded if its first turn is stored earlier, and that Flush
 // records the begins of an agent at once.
 func TestBeginnings(t *testing.T) {
 	t.Parallel()
@@ -25,7 +25,7 @@ func TestBeginnings(t *testing.T) {
 		var mu sync.Mutex
 		var recorded []string
 		away, stuck := true, true
-		b := newBeginRecorder(func(ctx context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) error {
+		b := NewBegins(func(ctx context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if away && cmd.Run == "refused" {
@@ -44,9 +44,9 @@ func TestBeginnings(t *testing.T) {
 		}, apptest.Log(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- b.run(ctx) }()
+		go func() { done <- b.Run(ctx) }()
 		begin := func(agent, run string) func() {
-			return b.begun(api.Run{Run: run, Agent: agent}, engine.Input{Text: run}, api.TierLow, 7)
+			return b.Begun(api.Run{Run: run, Agent: agent}, engine.Input{Text: run}, api.TierLow, 7)
 		}
 		want := func(when string, runs ...string) {
 			t.Helper()
@@ -75,7 +75,7 @@ func TestBeginnings(t *testing.T) {
 		mu.Unlock()
 		begin("ada", "flushed")
 		begin("bob", "kept")
-		if err := b.flush(ctx, "ada"); err != nil {
+		if err := b.Flush(ctx, "ada"); err != nil {
 			t.Error(err)
 		}
 		want("flushed", "long", "flushed")
@@ -94,7 +94,7 @@ func TestBeginnings(t *testing.T) {
 			t.Error(err)
 		}
 		begin("ada", "cut") // while the process drains
-		b.close(ctx)
+		b.Close(ctx)
 		want("at the end of the process", "long", "flushed", "kept", "last", "stuck", "left", "cut")
 	})
 }

@@ -1,10 +1,9 @@
-package loop
+package session
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,7 +11,6 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats/clustertest"
-	"github.com/anima-run/anima/pkg/lease"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -32,10 +30,10 @@ func openSessions(t *testing.T, b *bus.Bus) sessions {
 	return sessions{b, locks}
 }
 
-// process returns the locker of a separate process.
-func (s sessions) process(t *testing.T, owner string, ttl time.Duration) locker {
+// process returns the locks of a separate process.
+func (s sessions) process(t *testing.T, owner string, ttl time.Duration) Locks {
 	t.Helper()
-	return newLocker(s.locks, journal{s.bus}, owner, ttl, time.Now, apptest.Log(t))
+	return NewLocks(s.locks, Journal{s.bus}, owner, ttl, time.Now, apptest.Log(t))
 }
 
 // renewal waits for a renewal of a session's lease with a revision greater than after.
@@ -61,10 +59,10 @@ func TestTenure(t *testing.T) {
 	s := openSessions(t, apptest.Bus(t))
 	this, other := s.process(t, "this", time.Hour), s.process(t, "other", time.Hour)
 	cmd, next := api.Run{Run: "r", Session: "s", Agent: "a"}, api.Run{Run: "next", Session: "s", Agent: "a"}
-	own := func(l locker, cmd api.Run) error {
-		return l.with(t.Context(), cmd, func(ctx context.Context) error { return l.journal.own(ctx, cmd, 1) })
+	own := func(l Locks, cmd api.Run) error {
+		return l.With(t.Context(), cmd, func(ctx context.Context) error { return l.Journal.Own(ctx, cmd, 1) })
 	}
-	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
+	err := this.With(t.Context(), cmd, func(ctx context.Context) error {
 		if err := own(this, cmd); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) == api.ReasonBusy {
 			t.Errorf("the run itself, delivered again, got %v, want a conflict that is no reason to expire", err)
 		}
@@ -74,7 +72,7 @@ func TestTenure(t *testing.T) {
 		if err := own(other, cmd); err != nil {
 			t.Errorf("before the run is in the journal another process got %v, want the session", err)
 		}
-		if err := this.journal.own(ctx, cmd, 1); err != nil {
+		if err := this.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
 		if err := own(other, cmd); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) == api.ReasonBusy || api.Wire(err).RetryAfter != 1000 {
@@ -100,11 +98,11 @@ func TestTenure(t *testing.T) {
 		t.Errorf("the journal ends with %+v, %v; want that the run is handed back", e, err)
 	}
 	// The entry that ends a run releases the session, and no release follows it.
-	err = other.with(t.Context(), next, func(ctx context.Context) error {
-		if err := other.journal.own(ctx, next, 1); err != nil {
+	err = other.With(t.Context(), next, func(ctx context.Context) error {
+		if err := other.Journal.Own(ctx, next, 1); err != nil {
 			return err
 		}
-		_, err := other.journal.Append(ctx, next, engine.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, ownershipOf(ctx).last)
+		_, err := other.Journal.Append(ctx, next, engine.Step{Run: "next", Turn: 1, End: &api.LoopEnd{Run: "next"}}, ownershipOf(ctx).last)
 		return err
 	})
 	if err != nil {
@@ -131,8 +129,8 @@ func TestRenewals(t *testing.T) {
 	this, other := s.process(t, "this", ttl), s.process(t, "other", ttl)
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
 	key := api.LockKey(cmd.Session)
-	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
-		if err := this.journal.own(ctx, cmd, 1); err != nil {
+	err := this.With(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
 		first, err := s.renewal(ctx, "s", 0)
@@ -173,8 +171,8 @@ func TestRenewals(t *testing.T) {
 		t.Errorf("after the work the renewal is there: %v", err)
 	}
 	// A renewal by another owner ends the work.
-	err = this.with(t.Context(), cmd, func(ctx context.Context) error {
-		if err := this.journal.own(ctx, cmd, 1); err != nil {
+	err = this.With(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
 		if _, err := s.locks.Create(ctx, key, api.Lock{Run: "r", Owner: "other", Epoch: 1, Expires: time.Now().Add(time.Hour).UnixMicro()}, time.Hour); err != nil {
@@ -196,8 +194,8 @@ func TestReleasedAgain(t *testing.T) {
 	s := openSessions(t, w.Bus)
 	this, other := s.process(t, "this", time.Hour), s.process(t, "other", time.Hour)
 	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
-	err := this.with(t.Context(), cmd, func(ctx context.Context) error {
-		if err := this.journal.own(ctx, cmd, 1); err != nil {
+	err := this.With(t.Context(), cmd, func(ctx context.Context) error {
+		if err := this.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
 		stop, err := clustertest.Swallow(w.NATS, api.Journal{Session: "s"}.Subject().String())
@@ -209,7 +207,7 @@ func TestReleasedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = other.with(t.Context(), cmd, func(ctx context.Context) error { return other.journal.own(ctx, cmd, 1) })
+	err = other.With(t.Context(), cmd, func(ctx context.Context) error { return other.Journal.Own(ctx, cmd, 1) })
 	if err != nil {
 		t.Errorf("another replica got %v, want the session", err)
 	}
@@ -222,10 +220,6 @@ func TestLockIsFree(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t)
 	s := openSessions(t, b)
-	leases, err := bus.OpenBucket[api.Lease](t.Context(), b)
-	if err != nil {
-		t.Fatal(err)
-	}
 	past, future := time.Now().UnixMicro(), time.Now().Add(time.Hour).UnixMicro()
 	for i, c := range []struct {
 		name, owner    string
@@ -241,47 +235,30 @@ func TestLockIsFree(t *testing.T) {
 		{"of a release before, expired", "", 0, past, true},
 	} {
 		cmd := api.Run{Run: "r", Session: fmt.Sprintf("s%d", i), Agent: "a"}
-		key, goal := api.LockKey(cmd.Session), api.LeaseKey(fmt.Sprintf("goal.g%d", i))
+		key := api.LockKey(cmd.Session)
 		renewer := c.owner
 		if renewer == "" {
 			renewer = "1"
 		}
-		put := func() { // without a TTL, as a server restores it
-			if _, err := s.locks.Create(t.Context(), key, api.Lock{Run: "before", Owner: renewer, Expires: c.expires}, 0); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := leases.Create(t.Context(), goal, api.Lease{Owner: renewer, Expires: c.expires}, 0); err != nil {
-				t.Fatal(err)
-			}
+		// Without a TTL, as a server restores it.
+		if _, err := s.locks.Create(t.Context(), key, api.Lock{Run: "before", Owner: renewer, Expires: c.expires}, 0); err != nil {
+			t.Fatal(err)
 		}
 		entry := api.Journal{Session: cmd.Session, Run: "before", Kind: api.EntryBegin, Owner: c.owner, Expires: c.entry, Entry: []byte(`{}`)}
 		if _, err := b.Append(t.Context(), "entry/"+cmd.Session, entry, 0); err != nil {
 			t.Fatal(err)
 		}
 		l := s.process(t, api.OwnerName("folder", "2"), time.Minute)
-		g := goalLeases{bucket: leases, owner: l.owner, ttl: time.Minute, now: time.Now, log: apptest.Log(t), mine: &sync.Map{}}
-		put()
-		led, leased := false, c.expires == past || api.Predecessor(l.owner, renewer)
-		err := l.with(t.Context(), cmd, func(ctx context.Context) error { return l.journal.own(ctx, cmd, 1) })
+		err := l.With(t.Context(), cmd, func(ctx context.Context) error { return l.Journal.Own(ctx, cmd, 1) })
 		if c.free && err != nil || !c.free && api.ReasonOf(err) != api.ReasonBusy {
-			t.Errorf("session %s: got %v, want it %t", c.name, err, c.free)
+			t.Errorf("%s: got %v, want it %t", c.name, err, c.free)
 		}
-		err = g.With(t.Context(), goal, func(context.Context) error { led = true; return nil })
-		if led != leased || !leased && api.CodeOf(err) != api.Conflict {
-			t.Errorf("lease %s: got it %t, %v, want %t", c.name, led, err, leased)
-		}
-		if led {
-			if _, err := leases.Create(t.Context(), goal, api.Lease{Owner: renewer, Expires: c.expires}, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := errors.Join(lease.Sweep(t.Context(), s.locks, key, l.owner, time.Now()), lease.Sweep(t.Context(), leases, goal, l.owner, time.Now())); err != nil {
+		if err := l.Sweep(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		_, err = s.locks.Get(t.Context(), key)
-		_, errGoal := leases.Get(t.Context(), goal)
-		if gone, over := api.CodeOf(err) == api.NotFound, api.CodeOf(errGoal) == api.NotFound; gone != leased || over != leased {
-			t.Errorf("%s: tidied up are the renewal %t, %v, and the lease %t, %v; want %t", c.name, gone, err, over, errGoal, leased)
+		if gone, want := api.CodeOf(err) == api.NotFound, c.expires == past || api.Predecessor(l.owner, renewer); gone != want {
+			t.Errorf("%s: the renewal is deleted %t, %v; want %t", c.name, gone, err, want)
 		}
 	}
 }
