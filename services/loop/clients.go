@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/executor"
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -50,9 +51,15 @@ type answering = bus.Streaming[api.Delta, api.Completion]
 // router accepts it, and the older form otherwise.
 func (s clients) ask(ctx context.Context, q engine.Question) (*answering, error) {
 	if s.now().UnixMicro() >= s.past.Load() {
-		m, err := q.V2()
-		if err != nil {
-			return nil, err
+		m := api.CompleteV2{Messages: q.Encoded, Tools: q.EncodedTools, Call: q.Complete}
+		if m.Messages == nil {
+			m.Messages = engine.Encode(q.Messages)
+		}
+		if m.Tools == nil {
+			var err error
+			if m.Tools, err = chat.EncodeTools(q.Tools); err != nil {
+				return nil, err
+			}
 		}
 		stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, s.bus, m)
 		if err != nil {

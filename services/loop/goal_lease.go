@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/lease"
 )
 
-// goalLeases implements goal.Leases in the coordination bucket.
+// goalLeases are the leases of [goal.Orchestrator] in the coordination bucket.
 type goalLeases struct {
 	bucket *bus.Bucket[api.Lease]
 	owner  string // unique to this process
@@ -22,7 +22,7 @@ type goalLeases struct {
 	mine   *sync.Map // keys that this process works under: a lease does not exclude its own owner
 }
 
-// With implements goal.Leases.
+// With calls f under the lease of key. Errors: Conflict while another caller holds it.
 func (g goalLeases) With(ctx context.Context, key string, f func(context.Context) error) error {
 	if _, here := g.mine.LoadOrStore(key, true); here {
 		return g.held(key)

@@ -22,8 +22,16 @@ type goalHandlers struct {
 // newGoals returns handlers whose orchestrator uses the store and the clients of h.
 func newGoals(h *handlers) *goalHandlers {
 	o := &goal.Orchestrator{
-		Store: h.store, Router: h.clients, Treasury: h.clients, Policy: h.clients, Runs: runs{h}, Agents: h.store,
-		Leases: h.leases, Now: h.now, Log: h.log, Kick: h.relay.Wake,
+		Store: h.store, Router: h.clients, Treasury: h.clients, Agent: h.store.Agent, Lease: h.leases.With, Now: h.now, Log: h.log, Kick: h.relay.Wake,
+		ApprovePlan: func(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
+			return bus.Call[api.Decision](ctx, h.bus, m)
+		},
+		CancelRun: func(ctx context.Context, c goal.Cancel) error {
+			ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+			defer cancel()
+			_, err := h.cancelRun(ctx, api.CancelRun{Run: c.Run, Session: c.Session, Reason: c.Reason})
+			return err
+		},
 	}
 	return &goalHandlers{log: h.log, orchestrator: o}
 }
@@ -49,11 +57,11 @@ func (g *goalHandlers) changed(ctx context.Context, m api.GoalChanged) error {
 }
 
 func (g *goalHandlers) start(ctx context.Context, m api.DoTask) error {
-	return g.orchestrator.Start(ctx, m)
+	return g.orchestrator.Start(ctx, m.Goal, m.Task, m.Attempt)
 }
 
 func (g *goalHandlers) ended(ctx context.Context, m api.LoopEnd) error {
-	return g.orchestrator.Ended(ctx, m)
+	return g.orchestrator.Ended(ctx, m.Run, m.Session, goal.Outcome{Success: m.Success, Response: m.Response, Turns: m.Turns, Cost: m.Cost})
 }
 
 // expire ends attempts that exceed their deadline, every interval and on every replica.
@@ -81,7 +89,7 @@ func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, er
 	})
 	views := []api.Goal{}
 	for i := range all {
-		views = append(views, all[i].View(false))
+		views = append(views, viewOf(&all[i], false))
 	}
 	views, page := api.CutPage(views, limit, func(v api.Goal) string { return cursor(v.CreatedAt, v.ID) })
 	return api.Goals{Goals: views, Page: page}, err
@@ -96,7 +104,7 @@ func (g *goalHandlers) cancel(ctx context.Context, m api.CancelGoal) (api.Goal, 
 }
 
 func (g *goalHandlers) review(ctx context.Context, m api.ReviewPlan) (api.Goal, error) {
-	v, err := view(g.orchestrator.Review(ctx, m))
+	v, err := view(g.orchestrator.Review(ctx, m.Goal, m.Version, m.Approve, m.Feedback))
 	if api.CodeOf(err) == api.Conflict {
 		e := *api.Wire(err)
 		e.Next = "anima goal show " + m.Goal + " shows its plans and what it waits for"
@@ -126,20 +134,35 @@ func view(s goal.State, err error) (api.Goal, error) {
 	if err != nil {
 		return api.Goal{}, err
 	}
-	return s.View(true), nil
+	return viewOf(&s, true), nil
 }
 
-// ApprovePlan implements goal.Policy.
-func (s clients) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
-	return bus.Call[api.Decision](ctx, s.bus, m)
-}
-
-// runs implements goal.Runs.
-type runs struct{ h *handlers }
-
-// CancelRun cancels an attempt at a task.
-func (r runs) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
-	defer cancel()
-	return r.h.cancelRun(ctx, m)
+// viewOf returns a goal as a message; whole adds its plans and tasks.
+func viewOf(s *goal.State, whole bool) api.Goal {
+	g := api.Goal{
+		ID: s.ID, Agent: s.Agent, Title: s.Title, Description: s.Description, Strategy: s.Strategy, Status: s.Status, Phase: s.Phase(),
+		Reason: s.Reason, By: s.By, Steps: s.Steps, Version: s.Version, Replans: s.Replans, Limit: s.Limit, Spent: s.Spent(), Seq: s.Seq,
+		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, EndedAt: s.EndedAt,
+	}
+	if n := len(s.Plans); n > 0 {
+		g.Estimate = s.Plans[n-1].Cost
+	}
+	if !whole {
+		return g
+	}
+	for _, p := range s.Plans {
+		g.Plans = append(g.Plans, api.GoalPlan{
+			Version: p.Version, Status: p.Status, Source: p.Source, Analysis: p.Draft.Analysis, Strategy: p.Draft.Strategy,
+			Risks: append([]string{}, p.Draft.Risks...), Cost: p.Cost, Minutes: p.Draft.Minutes, Decision: p.Decision, Feedback: p.Feedback, At: p.At,
+		})
+	}
+	for _, t := range s.Tasks {
+		g.Tasks = append(g.Tasks, api.GoalTask{
+			ID: t.ID, Version: t.Version, Parent: t.Parent, Title: t.Title, Description: t.Description, Status: t.Status, Role: t.Role,
+			Assignee: t.Assignee, Session: goal.Session(t), Priority: t.Priority, Dependencies: append([]string{}, t.Dependencies...), Attempt: t.Attempt,
+			Run: t.Lease, Retries: t.Retries, MaxRetries: t.MaxRetries, Deadline: t.Deadline, TimeoutMS: t.TimeoutMS, Estimate: t.Estimate,
+			Spent: s.SpentOn(t.ID), Result: t.Result, Artifacts: t.Artifacts, Error: t.Error, StartedAt: t.StartedAt, EndedAt: t.EndedAt,
+		})
+	}
+	return g
 }

@@ -17,6 +17,12 @@
 // thought, intent, result, thought, end, and two PERSISTs. Events are views of the
 // entries (see [api.Journal]): the entry after a PERSIST announces the changes of that
 // PERSIST.
+//
+// Besides the vocabulary of pkg/api and what the journal and the store hold of it, the
+// engine uses these requests and answers as they are, because an own type would copy
+// each field: [api.Complete] with [api.Delta] and [api.Completion], [api.Evaluate] with
+// [api.Decision] and [api.Grant], [api.SetAlarm], [api.Balance], [api.Spent] and
+// [api.InboxMessage]. The root package selects the form in which they are sent.
 package engine
 
 import (

@@ -102,9 +102,9 @@ func same(a, b OfferedTool) bool {
 	return a.Name == b.Name && a.Effect == b.Effect && a.Mutating == b.Mutating && a.Status == b.Status && a.Description == b.Description && bytes.Equal(a.Schema, b.Schema)
 }
 
-// encode encodes a prompt as it is sent. Messages are normalized as if tools were
+// Encode encodes a prompt as it is sent. Messages are normalized as if tools were
 // offered; if there are none, the router must change the remaining calls.
-func encode(messages []api.ChatMessage) []byte {
+func Encode(messages []api.ChatMessage) []byte {
 	// The summary of earlier turns and the first turn's input are both user messages.
 	// Usually joining them is enough, and the copies made by Normalize are not needed.
 	joined := chat.JoinUser(messages)

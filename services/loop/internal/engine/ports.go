@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
@@ -154,27 +153,13 @@ type Router interface {
 	Confirm(ctx context.Context, agent, call string) (*api.Funds, error)
 }
 
-// Question is a call of a model. The prompt may be present in two forms, for routers
-// that accept only one of them.
+// Question is a call of a model.
 type Question struct {
 	api.Complete
 
-	// Encoded are the messages in the encoding of package chat, Kit the tools. nil:
-	// they are encoded when the question is sent.
+	// Encoded are the messages in the encoding of package chat, EncodedTools the tools.
+	// nil: the router's client encodes them.
 	Encoded, EncodedTools []byte
-}
-
-// V2 returns the question with its prompt encoded.
-func (q Question) V2() (api.CompleteV2, error) {
-	m := api.CompleteV2{Messages: q.Encoded, Tools: q.EncodedTools, Call: q.Complete}
-	if m.Messages == nil {
-		m.Messages = encode(q.Messages)
-	}
-	var err error
-	if m.Tools == nil {
-		m.Tools, err = chat.EncodeTools(q.Tools)
-	}
-	return m, err
 }
 
 // Settling is the settlement of a model call's cost.

@@ -34,7 +34,7 @@ func Rebuild(ctx context.Context, store ContextStore, turn, asked, words string)
 		return nil, r, err
 	}
 	messages := prompt.Render(p)
-	sum, err := r.hash(messages, encode(messages))
+	sum, err := r.hash(messages, Encode(messages))
 	if err == nil && sum != r.Hash {
 		err = fmt.Errorf("prompt of %s: the rebuilt prompt differs from the recorded one", turn)
 	}

@@ -73,7 +73,7 @@ type OfferedTool struct {
 // reference of the prompt.
 func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Reference, error) {
 	p := m.prompt
-	m.messages = encode(p.Messages)
+	m.messages = Encode(p.Messages)
 	r := &Reference{
 		Wire: e.Recorded == nil || e.Recorded.Wire(), Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),

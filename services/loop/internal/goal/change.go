@@ -131,7 +131,7 @@ func (s *State) Claim(task string, number int, at int64) error {
 		return stale("attempt %d at task %s is out of date", number, task)
 	}
 	if s.dear(t) { // a run whose deadline passed may have ended, with its cost, after this attempt was queued
-		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.spentOn(t.ID).String()+" before this attempt", false, at)
+		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.SpentOn(t.ID).String()+" before this attempt", false, at)
 		return nil
 	}
 	t.Status, t.Lease, t.Deadline = api.TaskRunning, runOf(t.ID, number), at+t.TimeoutMS*1000
@@ -202,7 +202,7 @@ func (s *State) left(t *Task) api.Micros {
 	if t.Estimate <= 0 {
 		return 0
 	}
-	return max(0, 3*t.Estimate/2+1-s.spentOn(t.ID))
+	return max(0, 3*t.Estimate/2+1-s.SpentOn(t.ID))
 }
 
 // Ended records the end of a run and its cost, once. Its effect on the task is a separate

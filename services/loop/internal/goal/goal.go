@@ -22,6 +22,10 @@
 // The package must not execute tasks itself: an attempt of a task is a run like any
 // other, with the same policy and the same costs (docs/reference/goals.md, unguarded
 // worker).
+//
+// Of the messages in pkg/api the package uses [api.ApprovePlan] with its [api.Decision],
+// and those that a change publishes, because the outbox stores them as they are; an own
+// type would be a copy of each. The root package converts all other messages.
 package goal
 
 import (
@@ -203,8 +207,8 @@ func (s *State) Spent() api.Micros {
 	return sum
 }
 
-// spentOn returns the cost of a task's runs that have ended.
-func (s *State) spentOn(task string) api.Micros {
+// SpentOn returns the cost of a task's runs that have ended.
+func (s *State) SpentOn(task string) api.Micros {
 	var sum api.Micros
 	for _, a := range s.Attempts {
 		if a.Task == task {
@@ -285,36 +289,6 @@ func Worked(session string) bool { return strings.Contains(session, sessionMark)
 // runOf returns the id of an attempt's run, the same on every replica.
 func runOf(task string, attempt int) string {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:task:"+task+"/"+strconv.Itoa(attempt))).String()
-}
-
-// View returns the goal as an [api.Goal]; whole adds its plans and tasks.
-func (s *State) View(whole bool) api.Goal {
-	g := api.Goal{
-		ID: s.ID, Agent: s.Agent, Title: s.Title, Description: s.Description, Strategy: s.Strategy, Status: s.Status, Phase: s.Phase(),
-		Reason: s.Reason, By: s.By, Steps: s.Steps, Version: s.Version, Replans: s.Replans, Limit: s.Limit, Spent: s.Spent(), Seq: s.Seq,
-		CreatedAt: s.CreatedAt, UpdatedAt: s.UpdatedAt, EndedAt: s.EndedAt,
-	}
-	if p := s.plan(); p != nil {
-		g.Estimate = p.Cost
-	}
-	if !whole {
-		return g
-	}
-	for _, p := range s.Plans {
-		g.Plans = append(g.Plans, api.GoalPlan{
-			Version: p.Version, Status: p.Status, Source: p.Source, Analysis: p.Draft.Analysis, Strategy: p.Draft.Strategy,
-			Risks: append([]string{}, p.Draft.Risks...), Cost: p.Cost, Minutes: p.Draft.Minutes, Decision: p.Decision, Feedback: p.Feedback, At: p.At,
-		})
-	}
-	for _, t := range s.Tasks {
-		g.Tasks = append(g.Tasks, api.GoalTask{
-			ID: t.ID, Version: t.Version, Parent: t.Parent, Title: t.Title, Description: t.Description, Status: t.Status, Role: t.Role,
-			Assignee: t.Assignee, Session: Session(t), Priority: t.Priority, Dependencies: append([]string{}, t.Dependencies...), Attempt: t.Attempt,
-			Run: t.Lease, Retries: t.Retries, MaxRetries: t.MaxRetries, Deadline: t.Deadline, TimeoutMS: t.TimeoutMS, Estimate: t.Estimate,
-			Spent: s.spentOn(t.ID), Result: t.Result, Artifacts: t.Artifacts, Error: t.Error, StartedAt: t.StartedAt, EndedAt: t.EndedAt,
-		})
-	}
-	return g
 }
 
 // clone copies everything that a change may write to.

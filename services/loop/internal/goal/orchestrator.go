@@ -1,6 +1,7 @@
 package goal
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -12,40 +13,21 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
-// Policy decides on plans.
-type Policy interface {
-	ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision, error)
-}
-
-// Runs cancels runs.
-type Runs interface {
-	CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error)
-}
-
-// Agents reads agents.
-type Agents interface {
-	Agent(ctx context.Context, id string) (api.Agent, error)
-}
-
-// Leases makes replicas execute a function one at a time.
-type Leases interface {
-	// With calls f while no other caller holds the lease of key. The context of f ends
-	// when the lease may have expired. Errors: Conflict while another caller holds it.
-	With(ctx context.Context, key string, f func(context.Context) error) error
-}
-
 // Orchestrator advances goals. Its methods are idempotent: they may be called repeatedly,
 // late and by concurrent replicas.
 type Orchestrator struct {
 	Store    Store
 	Router   engine.Router
 	Treasury engine.Treasury
-	Policy   Policy
-	Runs     Runs
-	Agents   Agents
-	Leases   Leases
-	Now      func() time.Time
-	Log      *slog.Logger
+	Agent    func(ctx context.Context, id string) (api.Agent, error)
+	// ApprovePlan returns policy's decision on a plan.
+	ApprovePlan func(ctx context.Context, m api.ApprovePlan) (api.Decision, error)
+	CancelRun   func(ctx context.Context, c Cancel) error
+	// Lease calls f while no other replica or caller holds the lease of key. The context
+	// of f ends when the lease may have expired. Errors: Conflict while another holds it.
+	Lease func(ctx context.Context, key string, f func(context.Context) error) error
+	Now   func() time.Time
+	Log   *slog.Logger
 	// Kick is called after a change, to publish the messages in the outbox.
 	Kick func()
 }
@@ -114,7 +96,7 @@ func (o *Orchestrator) done(_ State, err error) error {
 // alone executes a step that calls a model, in one replica at a time. It reads the goal
 // again, because the previous holder of the lease may have completed the step.
 func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Context) error) error {
-	return o.Leases.With(ctx, api.LeaseKey("goal."+s.ID), func(ctx context.Context) error {
+	return o.Lease(ctx, api.LeaseKey("goal."+s.ID), func(ctx context.Context) error {
 		now, err := o.Store.Goal(ctx, s.ID)
 		if err != nil {
 			return err
@@ -132,8 +114,7 @@ func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Conte
 func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {
-		c := s.cancelOf(a)
-		_, err := o.Runs.CancelRun(ctx, api.CancelRun{Run: c.Run, Session: c.Session, Reason: c.Reason})
+		err := o.CancelRun(ctx, s.cancelOf(a))
 		switch api.CodeOf(err) {
 		case api.Unavailable, api.Internal, api.Conflict:
 			return err
@@ -159,7 +140,7 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	if err != nil {
 		balance.Tier = api.TierUnknown
 	}
-	agent, err := o.Agents.Agent(ctx, s.Agent)
+	agent, err := o.Agent(ctx, s.Agent)
 	if err != nil {
 		return api.Completion{}, err
 	}
@@ -214,7 +195,7 @@ func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
 // plan makes a plan by a model call. If that fails permanently, the plan is one task.
 func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	var c Circumstances
-	agent, err := o.Agents.Agent(ctx, s.Agent)
+	agent, err := o.Agent(ctx, s.Agent)
 	if err != nil {
 		return err
 	}
@@ -266,7 +247,7 @@ func (o *Orchestrator) review(ctx context.Context, s *State) error {
 	if err != nil {
 		return err
 	}
-	d, err := o.Policy.ApprovePlan(ctx, api.ApprovePlan{
+	d, err := o.ApprovePlan(ctx, api.ApprovePlan{
 		Agent: s.Agent, Goal: s.ID, Version: p.Version, Title: s.Title, Tasks: len(p.Draft.Tasks), Cost: p.Cost, Limit: s.Limit, Hash: hash, By: s.By,
 	})
 	if err != nil {
@@ -285,43 +266,44 @@ func (o *Orchestrator) review(ctx context.Context, s *State) error {
 }
 
 // Start begins a queued attempt; its run is published with the change.
-func (o *Orchestrator) Start(ctx context.Context, m api.DoTask) error {
-	return o.done(o.Change(ctx, m.Goal, func(s *State) error { return s.Claim(m.Task, m.Attempt, o.Now().UnixMicro()) }))
+func (o *Orchestrator) Start(ctx context.Context, goal, task string, attempt int) error {
+	return o.done(o.Change(ctx, goal, func(s *State) error { return s.Claim(task, attempt, o.Now().UnixMicro()) }))
 }
 
 // Ended records the end of a run. If the run holds its task, its outcome ends the
-// attempt. Runs that are no attempts are ignored.
-func (o *Orchestrator) Ended(ctx context.Context, m api.LoopEnd) error {
-	if !Worked(m.Session) {
+// attempt. said is the outcome for a run that ended before anything was stored. Runs that
+// are no attempts are ignored.
+func (o *Orchestrator) Ended(ctx context.Context, run, session string, said Outcome) error {
+	if !Worked(session) {
 		return nil
 	}
-	id, err := o.Store.GoalOfRun(ctx, m.Run)
+	id, err := o.Store.GoalOfRun(ctx, run)
 	if api.CodeOf(err) == api.NotFound {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	out, err := o.Store.RunOutcome(ctx, m.Run)
-	if api.CodeOf(err) == api.NotFound { // it ended before anything was stored
-		out, err = Outcome{Success: m.Success, Response: m.Response, Turns: m.Turns, Cost: m.Cost}, nil
+	out, err := o.Store.RunOutcome(ctx, run)
+	if api.CodeOf(err) == api.NotFound {
+		out, err = said, nil
 	}
 	if err != nil {
 		return err
 	}
 	return o.done(o.Change(ctx, id, func(s *State) error {
 		at := o.Now().UnixMicro()
-		if err := s.Ended(m.Run, out.Cost, at); err != nil {
+		if err := s.Ended(run, out.Cost, at); err != nil {
 			return err
 		}
-		if _, err := s.held(m.Run); err != nil {
+		if _, err := s.held(run); err != nil {
 			return nil //nolint:nilerr // its task has ended already; the cost of the run is stored
 		}
 		result, code, text, retry := Judge(out)
 		if code == "" {
-			return s.Complete(m.Run, result, "", at)
+			return s.Complete(run, result, "", at)
 		}
-		return s.FailTask(m.Run, code, text, retry, at)
+		return s.FailTask(run, code, text, retry, at)
 	}))
 }
 
@@ -374,17 +356,13 @@ func (o *Orchestrator) Cancel(ctx context.Context, id, why string) (State, error
 	return s, err
 }
 
-// Review applies the creator's decision on a plan.
-func (o *Orchestrator) Review(ctx context.Context, m api.ReviewPlan) (State, error) {
-	return o.Change(ctx, m.Goal, func(s *State) error {
-		if m.Approve {
-			return s.Approve(m.Version, "", o.Now().UnixMicro())
+// Review applies the creator's decision on a version of the plan.
+func (o *Orchestrator) Review(ctx context.Context, id string, version int, approve bool, feedback string) (State, error) {
+	return o.Change(ctx, id, func(s *State) error {
+		if approve {
+			return s.Approve(version, "", o.Now().UnixMicro())
 		}
-		feedback := m.Feedback
-		if feedback == "" {
-			feedback = "the creator does not want it"
-		}
-		return s.Reject(m.Version, feedback, o.Now().UnixMicro())
+		return s.Reject(version, cmp.Or(feedback, "the creator does not want it"), o.Now().UnixMicro())
 	})
 }
 

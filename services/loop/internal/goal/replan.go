@@ -72,7 +72,7 @@ func (s *State) replan() (Trigger, bool) {
 	left := MaxReplans - s.Replans
 	spent, open := api.Micros(0), false
 	for _, t := range s.current() {
-		spent += s.spentOn(t.ID)
+		spent += s.SpentOn(t.ID)
 		open = open || !final(t.Status)
 		if t.Status != api.TaskFailed {
 			continue

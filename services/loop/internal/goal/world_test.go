@@ -132,10 +132,10 @@ func (w *world) ApprovePlan(_ context.Context, m api.ApprovePlan) (api.Decision,
 	return w.decided[key], nil
 }
 
-func (w *world) CancelRun(_ context.Context, m api.CancelRun) (api.RunState, error) {
+func (w *world) CancelRun(_ context.Context, c goal.Cancel) error {
 	w.stops++
-	w.cancelled[m.Run] = m.Reason
-	return api.RunState{Run: m.Run, Cancelled: true}, nil
+	w.cancelled[c.Run] = c.Reason
+	return nil
 }
 
 func (w *world) With(ctx context.Context, _ string, f func(context.Context) error) error {
@@ -192,8 +192,8 @@ func (g gated) ApprovePlan(ctx context.Context, m api.ApprovePlan) (api.Decision
 	return through(ctx, g.gate, "ApprovePlan", func() (api.Decision, error) { return g.world.ApprovePlan(ctx, m) })
 }
 
-func (g gated) CancelRun(ctx context.Context, m api.CancelRun) (api.RunState, error) {
-	return through(ctx, g.gate, "CancelRun", func() (api.RunState, error) { return g.world.CancelRun(ctx, m) })
+func (g gated) CancelRun(ctx context.Context, c goal.Cancel) error {
+	return g.gate(ctx, "CancelRun", func() error { return g.world.CancelRun(ctx, c) })
 }
 
 func (g gated) With(ctx context.Context, key string, f func(context.Context) error) error {
@@ -204,7 +204,7 @@ func (g gated) With(ctx context.Context, key string, f func(context.Context) err
 func (w *world) owner(gate enginetest.Gate) *goal.Orchestrator {
 	g := gated{w, gate}
 	return &goal.Orchestrator{
-		Store: g, Router: g, Treasury: g, Policy: g, Runs: g, Agents: w.Store, Leases: g,
+		Store: g, Router: g, Treasury: g, Agent: w.Agent, ApprovePlan: g.ApprovePlan, CancelRun: g.CancelRun, Lease: g.With,
 		Now: func() time.Time { return time.UnixMicro(w.now) }, Log: slog.New(slog.DiscardHandler), Kick: func() {},
 	}
 }
@@ -268,9 +268,11 @@ func (w *world) handle(o *goal.Orchestrator, d delivery) error {
 	case "goal_changed":
 		return o.Step(ctx, decode[api.GoalChanged](w, d).Goal, d.try)
 	case "task":
-		return o.Start(ctx, decode[api.DoTask](w, d))
+		m := decode[api.DoTask](w, d)
+		return o.Start(ctx, m.Goal, m.Task, m.Attempt)
 	case "loop_end":
-		return o.Ended(ctx, decode[api.LoopEnd](w, d))
+		m := decode[api.LoopEnd](w, d)
+		return o.Ended(ctx, m.Run, m.Session, goal.Outcome{Success: m.Success, Response: m.Response, Turns: m.Turns, Cost: m.Cost})
 	case "run":
 		w.execute(decode[api.Run](w, d))
 	}
@@ -615,7 +617,7 @@ func TestDeadWorkers(t *testing.T) {
 	before := summary(s)
 	for _, a := range s.Attempts {
 		w.outcomes[a.Run] = goal.Outcome{Success: true, Response: "late", Cost: 5}
-		if err := o.Ended(t.Context(), api.LoopEnd{Run: a.Run, Session: "ada-task-x"}); err != nil {
+		if err := o.Ended(t.Context(), a.Run, "ada-task-x", goal.Outcome{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -712,14 +714,14 @@ func TestReview(t *testing.T) {
 	if out := w.tool("orchestrator_status", engine.Call{}, `{}`); !strings.Contains(out.Text, "plan_review") || !strings.Contains(out.Text, "because") {
 		t.Errorf("status: %s", out.Text)
 	}
-	refused := func(m api.ReviewPlan) {
+	refused := func(version int) {
 		t.Helper()
-		if _, err := o.Review(t.Context(), m); api.CodeOf(err) != api.Conflict {
-			t.Errorf("%+v: %v, want conflict", m, err)
+		if _, err := o.Review(t.Context(), id, version, true, ""); api.CodeOf(err) != api.Conflict {
+			t.Errorf("version %d: %v, want conflict", version, err)
 		}
 	}
-	refused(api.ReviewPlan{Goal: id, Version: 2, Approve: true})
-	if _, err := o.Review(t.Context(), api.ReviewPlan{Goal: id, Version: 1, Feedback: "cheaper"}); err != nil {
+	refused(2)
+	if _, err := o.Review(t.Context(), id, 1, false, "cheaper"); err != nil {
 		t.Fatal(err)
 	}
 	var prompt string
@@ -729,11 +731,11 @@ func TestReview(t *testing.T) {
 	if s = w.read(id); s.Version != 2 || s.Phase() != api.PhaseReview || !strings.Contains(prompt, "> cheaper") {
 		t.Errorf("after the rejection: %s of version %d; asked:\n%s", s.Phase(), s.Version, prompt)
 	}
-	refused(api.ReviewPlan{Goal: id, Version: 1, Approve: true})
-	if _, err := o.Review(t.Context(), api.ReviewPlan{Goal: id, Version: 2, Approve: true}); err != nil {
+	refused(1)
+	if _, err := o.Review(t.Context(), id, 2, true, ""); err != nil {
 		t.Fatal(err)
 	}
-	refused(api.ReviewPlan{Goal: id, Version: 2, Approve: true})
+	refused(2)
 	w.toTheEnd(o)
 	if s = w.read(id); s.Status != api.GoalCompleted {
 		t.Errorf("after the approval: %s", summary(s))
