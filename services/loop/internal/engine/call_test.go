@@ -106,7 +106,7 @@ func TestSideBySide(t *testing.T) {
 func TestCrashSideBySide(t *testing.T) {
 	t.Parallel()
 	beside := func() *enginetest.World {
-		w := enginetest.New(enginetest.NewStore(ada), enginetest.Say(asks("", "look", "teleport", "look", "look", "pay", "look", "look"), says("done")))
+		w := enginetest.New(newStore(ada), enginetest.Say(asks("", "look", "teleport", "look", "look", "pay", "look", "look"), says("done")))
 		w.Policy.Deny = func(e api.Evaluate) string {
 			if e.Index == 2 {
 				return "NO"

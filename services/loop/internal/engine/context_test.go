@@ -27,7 +27,7 @@ const summaryCost = 77
 func long(window int64, size int) *enginetest.World {
 	a := ada
 	a.Window = window
-	w := enginetest.New(enginetest.NewStore(a), func(req api.Complete) (api.Completion, error) {
+	w := enginetest.New(newStore(a), func(req api.Complete) (api.Completion, error) {
 		switch {
 		case req.Task == api.TaskSummary:
 			return api.Completion{Model: "cheap", Text: "summary of " + req.ID, Finish: "stop", InputTokens: 50, OutputTokens: 5, Cost: summaryCost}, nil
@@ -65,7 +65,7 @@ func runs(t *testing.T, w *enginetest.World, from, to int) {
 }
 
 func compactions(w *enginetest.World) []engine.Compaction {
-	s, _ := w.Store.(*enginetest.Store)
+	s, _ := w.Store.(*memStore)
 	return s.Compactions()
 }
 
@@ -365,7 +365,7 @@ func TestWindow(t *testing.T) {
 	} {
 		a := ada
 		a.Model = tt.wish
-		w := enginetest.New(enginetest.NewStore(a), enginetest.Say(asks("", "look"), says("done")))
+		w := enginetest.New(newStore(a), enginetest.Say(asks("", "look"), says("done")))
 		w.Models = tt.models
 		run(t, w, command)
 		store := w.Store
@@ -406,7 +406,7 @@ func notes(flush api.Completion) func() *enginetest.World {
 		a.Tools = append([]string{"write_file"}, ada.Tools...)
 		a.Window = 16_000
 		w := long(a.Window, 5_000)
-		w.Store = enginetest.NewStore(a)
+		w.Store = newStore(a)
 		script := w.Router.Script
 		w.Router.Script = func(req api.Complete) (api.Completion, error) {
 			if strings.HasSuffix(req.ID, ".flush") {

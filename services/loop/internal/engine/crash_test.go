@@ -50,7 +50,7 @@ func says(text string) api.Completion {
 // (docs/reference/context.md, turn without text) and then returns a text. A peer's
 // message is in its inbox.
 func three(lossy bool) *enginetest.World {
-	w := enginetest.New(enginetest.NewStore(ada), enginetest.Say(asks("", "look", "pay", "fire"), says("all done")))
+	w := enginetest.New(newStore(ada), enginetest.Say(asks("", "look", "pay", "fire"), says("all done")))
 	w.Inbox.Messages = []api.InboxMessage{{ID: "m1", From: "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359", Content: "hello"}}
 	w.Lossy = lossy
 	return w
@@ -490,14 +490,14 @@ func TestPausedOwnerGivesUp(t *testing.T) {
 // a turn, so that the journal is newer than the store's data.
 func TestStaleView(t *testing.T) {
 	t.Parallel()
-	w := enginetest.New(enginetest.NewStore(ada), enginetest.Say(asks("", "look"), asks("", "fire"), says("done")))
+	w := enginetest.New(newStore(ada), enginetest.Say(asks("", "look"), asks("", "fire"), says("done")))
 	stale, err := w.Store.Known(t.Context(), command)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The first owner crashes directly after the irreversible call of its second turn.
 	var ports enginetest.Crash
-	probe := enginetest.New(enginetest.NewStore(ada), w.Router.Script)
+	probe := enginetest.New(newStore(ada), w.Router.Script)
 	if err := probe.Run(t.Context(), ports.Gate, command); err != nil {
 		t.Fatal(err)
 	}
@@ -527,7 +527,7 @@ func TestStaleJournal(t *testing.T) {
 	}
 	for _, cancelled := range []bool{false, true} {
 		w := three(true)
-		store, _ := w.Store.(*enginetest.Store)
+		store, _ := w.Store.(*memStore)
 		crash := enginetest.Crash{At: enginetest.Point{Port: "tool fire", Nth: 1}, After: true}
 		if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, enginetest.ErrCrash) {
 			t.Fatalf("got %v, want a crash", err)

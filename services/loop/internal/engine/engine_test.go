@@ -21,7 +21,7 @@ import (
 
 // world returns a world whose model returns the answers in order.
 func world(answers ...api.Completion) *enginetest.World {
-	return enginetest.New(enginetest.NewStore(ada), enginetest.Say(answers...))
+	return enginetest.New(newStore(ada), enginetest.Say(answers...))
 }
 
 // run executes a run to its end and returns its turns and its end.
@@ -247,7 +247,7 @@ func TestOffered(t *testing.T) {
 	t.Parallel()
 	some := ada
 	some.Tools = []string{"pay", "nothing"}
-	w := enginetest.New(enginetest.NewStore(some), enginetest.Say(says("hello")))
+	w := enginetest.New(newStore(some), enginetest.Say(says("hello")))
 	run(t, w, command)
 	got := w.Router.Requests()[0]
 	if len(got.Tools) != 1 || got.Tools[0].Name != "pay" || got.Task != api.TaskTurn || got.Tier != api.TierHigh || got.ID != "run1.1" {
@@ -259,7 +259,7 @@ func TestTooManyCalls(t *testing.T) {
 	t.Parallel()
 	few := ada
 	few.MaxCalls = 2
-	w := enginetest.New(enginetest.NewStore(few), enginetest.Say(asks("", "look", "look", "fire", "fire"), says("done")))
+	w := enginetest.New(newStore(few), enginetest.Say(asks("", "look", "look", "fire", "fire"), says("done")))
 	turns, _ := run(t, w, command)
 	for i, c := range turns[0].Calls {
 		want := api.OutcomeOK
@@ -282,7 +282,7 @@ func TestMaxTurns(t *testing.T) {
 	t.Parallel()
 	few := ada
 	few.MaxTurns = 3
-	w := enginetest.New(enginetest.NewStore(few), func(api.Complete) (api.Completion, error) { return asks("again", "look"), nil })
+	w := enginetest.New(newStore(few), func(api.Complete) (api.Completion, error) { return asks("again", "look"), nil })
 	turns, end := run(t, w, command)
 	if len(turns) != 3 || end.Turns != 3 || !end.Success || !strings.Contains(end.Why, "limit of 3 turns") {
 		t.Errorf("%d turns, ended %+v", len(turns), end)
@@ -295,7 +295,7 @@ func task(limit api.Micros, words int) (*enginetest.World, api.Run) {
 	cmd := command
 	cmd.Kind, cmd.CostCap = api.RunTask, limit
 	n := 0
-	return enginetest.New(enginetest.NewStore(ada), func(api.Complete) (api.Completion, error) {
+	return enginetest.New(newStore(ada), func(api.Complete) (api.Completion, error) {
 		if n++; n == words {
 			c := says("done")
 			c.Cost = 610
@@ -477,7 +477,7 @@ func TestRunTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		short := ada
 		short.RunTimeoutS = 2
-		w := enginetest.New(enginetest.NewStore(short), enginetest.Say(asks("", "look", "fire", "pay"), says("never")))
+		w := enginetest.New(newStore(short), enginetest.Say(asks("", "look", "fire", "pay"), says("never")))
 		hang := w.Tools["fire"]
 		hang.Run = func(ctx context.Context, _ engine.Call) (engine.Output, error) {
 			<-ctx.Done()
@@ -598,7 +598,7 @@ func TestDeadAgent(t *testing.T) {
 	t.Parallel()
 	dead := ada
 	dead.State = api.StateDead
-	w := enginetest.New(enginetest.NewStore(dead), enginetest.Say(says("boo")))
+	w := enginetest.New(newStore(dead), enginetest.Say(says("boo")))
 	_, end := run(t, w, command)
 	if end.Success || end.Code != api.Denied || end.Changed != nil || len(w.Router.Requests()) != 0 {
 		t.Errorf("ended %+v after %d requests", end, len(w.Router.Requests()))
@@ -645,7 +645,7 @@ func TestPrincipal(t *testing.T) {
 // reads.
 func TestLongRun(t *testing.T) {
 	t.Parallel()
-	w := enginetest.New(enginetest.NewStore(ada), func(req api.Complete) (api.Completion, error) {
+	w := enginetest.New(newStore(ada), func(req api.Complete) (api.Completion, error) {
 		if req.ID == "run1.9" {
 			return says("done"), nil
 		}

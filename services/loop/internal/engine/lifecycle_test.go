@@ -22,7 +22,7 @@ import (
 func alive(answers ...api.Completion) *enginetest.World {
 	a := ada
 	a.Autonomous = true
-	return enginetest.New(enginetest.NewStore(a), enginetest.Say(answers...))
+	return enginetest.New(newStore(a), enginetest.Say(answers...))
 }
 
 // always returns a script with the same answer to every request.
@@ -68,7 +68,7 @@ func TestEndings(t *testing.T) {
 			if tt.turns > 0 {
 				a.MaxTurns = tt.turns
 			}
-			w := enginetest.New(enginetest.NewStore(a), tt.script)
+			w := enginetest.New(newStore(a), tt.script)
 			_, end := run(t, w, command)
 			if end.Why != tt.why || end.State != tt.state {
 				t.Errorf("the agent is %s because of %q, want %s, %q", end.State, end.Why, tt.state, tt.why)
@@ -89,7 +89,7 @@ func TestEndings(t *testing.T) {
 			}
 			// An agent that is not autonomous sets no alarm.
 			a.Autonomous = false
-			w = enginetest.New(enginetest.NewStore(a), tt.script)
+			w = enginetest.New(newStore(a), tt.script)
 			if _, end := run(t, w, command); end.Sleep != 0 || len(w.Alarms.All()) != 0 {
 				t.Errorf("an agent that waits for others sleeps until %d", end.Sleep)
 			}
@@ -123,7 +123,7 @@ func TestNotice(t *testing.T) {
 	w = alive(asks("", "put"), asks("", "put"), asks("", "put"))
 	a := ada
 	a.MaxTurns, a.Autonomous = 3, true
-	w.Store = enginetest.NewStore(a)
+	w.Store = newStore(a)
 	run(t, w, command)
 	w.Router.Script = enginetest.Say(says("I see"))
 	turns, _ = run(t, w, woken(2))
@@ -249,7 +249,7 @@ func TestSteer(t *testing.T) {
 	if !end.Success || end.Outcome != api.OutcomeConsumed {
 		t.Errorf("ended %+v", end)
 	}
-	store, _ := w.Store.(*enginetest.Store)
+	store, _ := w.Store.(*memStore)
 	if e := store.End("steer"); e == nil || e.Outcome != api.OutcomeMerged || e.Into != "run1" {
 		t.Errorf("the message became %+v", e)
 	}
@@ -330,7 +330,7 @@ func TestSteerCrash(t *testing.T) {
 			for _, text := range texts {
 				joined += strings.Count(text, "use less")
 			}
-			store, _ := w.Store.(*enginetest.Store)
+			store, _ := w.Store.(*memStore)
 			e := store.End("steer")
 			if joined != 1 || e == nil || e.Outcome != api.OutcomeMerged {
 				t.Errorf("after a crash at %s, after=%t: inputs %q, fate %+v", count.Ports[at-1], after, texts, e)
@@ -356,7 +356,7 @@ func TestCollect(t *testing.T) {
 	if turns[0].Input != "first\n\nsecond\n\nthird" || turns[0].By.Kind != api.External {
 		t.Errorf("the run began with %q by %s", turns[0].Input, turns[0].By.Kind)
 	}
-	store, _ := w.Store.(*enginetest.Store)
+	store, _ := w.Store.(*memStore)
 	for id, want := range map[string]bool{"c2": true, "c3": true, "q4": false, "c5": false} {
 		if e := store.End(id); (e != nil && e.Outcome == api.OutcomeMerged && e.Into == "run1") != want {
 			t.Errorf("%s became %+v, want merged: %t", id, e, want)
@@ -370,7 +370,7 @@ func TestCancel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := world(asks("", "look", "fire", "pay"), says("never"))
-		store, _ := w.Store.(*enginetest.Store)
+		store, _ := w.Store.(*memStore)
 		hang := w.Tools["fire"]
 		hang.Run = func(ctx context.Context, _ engine.Call) (engine.Output, error) {
 			store.Cancel("run1", "cancelled: enough")
@@ -410,7 +410,7 @@ func TestCancel(t *testing.T) {
 func TestCancelBetween(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "put"), says("never"))
-	store, _ := w.Store.(*enginetest.Store)
+	store, _ := w.Store.(*memStore)
 	gate := func(_ context.Context, port string, do func() error) error {
 		if port == "persist" {
 			store.Cancel("run1", "enough")
@@ -426,7 +426,7 @@ func TestCancelBetween(t *testing.T) {
 	}
 
 	w = world(says("never"))
-	store, _ = w.Store.(*enginetest.Store)
+	store, _ = w.Store.(*memStore)
 	store.Cancel("run1", "enough")
 	if err := w.Run(t.Context(), enginetest.Open, command); err != nil {
 		t.Fatal(err)
@@ -452,7 +452,7 @@ func TestCancelCrash(t *testing.T) {
 	for at := 1; at <= len(count.Ports); at++ {
 		for _, after := range []bool{false, true} {
 			w := three(true)
-			store, _ := w.Store.(*enginetest.Store)
+			store, _ := w.Store.(*memStore)
 			crash := &enginetest.Crash{At: count.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
 				t.Fatalf("the owner that died at %d ended its run", at)
@@ -499,7 +499,7 @@ func TestCancelWaitsForTheRouter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := world(says("never heard"))
-			store, _ := w.Store.(*enginetest.Store)
+			store, _ := w.Store.(*memStore)
 			asked := 0
 			w.Treasury.Settling = func() (api.Spent, bool) {
 				asked++
@@ -556,7 +556,7 @@ func TestBirth(t *testing.T) {
 	t.Parallel()
 	a := ada
 	a.Message = "Be kind to strangers."
-	w := enginetest.New(enginetest.NewStore(a), enginetest.Say(asks("", "put"), says("I will")))
+	w := enginetest.New(newStore(a), enginetest.Say(asks("", "put"), says("I will")))
 	run(t, w, command)
 	var said []bool
 	for _, r := range w.Router.Requests() {

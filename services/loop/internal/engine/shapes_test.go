@@ -38,7 +38,7 @@ func TestReplayLong(t *testing.T) {
 			a := ada
 			a.Tools = append([]string{"write_file"}, ada.Tools...)
 			a.Window, a.Autonomous = window, true
-			w.Store = enginetest.NewStore(a)
+			w.Store = newStore(a)
 			var looks [4]int
 			w.Sources = []engine.Source{
 				varying{engine.Layer{Name: "todo", Last: true}, func(n int) int { return n % 7 * 60 }, &looks[0]},
@@ -85,7 +85,7 @@ func TestStablePrefix(t *testing.T) {
 	w := long(128_000, 400)
 	a := ada
 	a.Autonomous = true
-	w.Store = enginetest.NewStore(a)
+	w.Store = newStore(a)
 	var looks [4]int
 	w.Sources = []engine.Source{
 		varying{engine.Layer{Name: "todo", Last: true}, func(n int) int { return n % 3 }, &looks[0]},
@@ -130,7 +130,7 @@ func TestStablePrefix(t *testing.T) {
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	poisoned := false
-	w := enginetest.New(enginetest.NewStore(ada), func(req api.Complete) (api.Completion, error) {
+	w := enginetest.New(newStore(ada), func(req api.Complete) (api.Completion, error) {
 		for _, m := range req.Messages {
 			if poisoned && strings.Contains(m.Content, "task 1") {
 				return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonRefused, Message: "messages[1]: I do not take this"}

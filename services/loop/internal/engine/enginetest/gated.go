@@ -159,3 +159,21 @@ type gatedOutputs struct {
 func (o gatedOutputs) Keep(ctx context.Context, turn string, index int, text string) error {
 	return o.gate(ctx, "keep", func() error { return o.Outputs.Keep(ctx, turn, index, text) })
 }
+
+// gatedContext is an engine.ContextStore with a [Gate].
+type gatedContext struct {
+	engine.ContextStore
+	gate Gate
+}
+
+func (c gatedContext) Conversation(ctx context.Context, session, id string, n int) (engine.Conversation, error) {
+	return through(ctx, c.gate, "conversation", func() (engine.Conversation, error) { return c.ContextStore.Conversation(ctx, session, id, n) })
+}
+
+func (c gatedContext) Compact(ctx context.Context, done engine.Compaction) error {
+	return c.gate(ctx, "compact", func() error { return c.ContextStore.Compact(ctx, done) })
+}
+
+func (c gatedContext) Keep(ctx context.Context, texts map[string]string) error {
+	return c.gate(ctx, "keep", func() error { return c.ContextStore.Keep(ctx, texts) })
+}

@@ -1,4 +1,4 @@
-package enginetest
+package engine_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 )
 
 // Conversation implements engine.ContextStore.
-func (s *Store) Conversation(_ context.Context, session, id string, n int) (engine.Conversation, error) {
+func (s *memStore) Conversation(_ context.Context, session, id string, n int) (engine.Conversation, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := engine.Conversation{Last: engine.Compaction{Session: session}}
@@ -38,7 +38,7 @@ func (s *Store) Conversation(_ context.Context, session, id string, n int) (engi
 	return c, nil
 }
 
-func (s *Store) positioned(session string) []prompt.Turn {
+func (s *memStore) positioned(session string) []prompt.Turn {
 	var out []prompt.Turn
 	for _, t := range s.turns {
 		if t.Session == session {
@@ -49,7 +49,7 @@ func (s *Store) positioned(session string) []prompt.Turn {
 }
 
 // Compact implements engine.ContextStore.
-func (s *Store) Compact(_ context.Context, c engine.Compaction) error {
+func (s *memStore) Compact(_ context.Context, c engine.Compaction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	same := func(o engine.Compaction) bool { return o.Session == c.Session && o.Through == c.Through }
@@ -61,7 +61,7 @@ func (s *Store) Compact(_ context.Context, c engine.Compaction) error {
 }
 
 // Keep implements engine.ContextStore.
-func (s *Store) Keep(_ context.Context, texts map[string]string) error {
+func (s *memStore) Keep(_ context.Context, texts map[string]string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for h, text := range texts {
@@ -71,7 +71,7 @@ func (s *Store) Keep(_ context.Context, texts map[string]string) error {
 }
 
 // Text implements engine.ContextStore.
-func (s *Store) Text(_ context.Context, hash string) (string, error) {
+func (s *memStore) Text(_ context.Context, hash string) (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text, ok := s.texts[hash]
@@ -82,7 +82,7 @@ func (s *Store) Text(_ context.Context, hash string) (string, error) {
 }
 
 // Prompt implements engine.ContextStore.
-func (s *Store) Prompt(_ context.Context, id string) (engine.Reference, []prompt.Turn, error) {
+func (s *memStore) Prompt(_ context.Context, id string) (engine.Reference, []prompt.Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.prompts[id]
@@ -95,7 +95,7 @@ func (s *Store) Prompt(_ context.Context, id string) (engine.Reference, []prompt
 }
 
 // Recorded implements engine.ContextStore.
-func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, error) {
+func (s *memStore) Recorded(ctx context.Context, id string) (engine.Recording, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at := slices.IndexFunc(s.turns, func(t api.Turn) bool { return t.ID == id })
@@ -147,26 +147,8 @@ func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, erro
 }
 
 // Compactions returns the stored compactions, in order.
-func (s *Store) Compactions() []engine.Compaction {
+func (s *memStore) Compactions() []engine.Compaction {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.compactions)
-}
-
-// gatedContext is an engine.ContextStore with a [Gate].
-type gatedContext struct {
-	engine.ContextStore
-	gate Gate
-}
-
-func (c gatedContext) Conversation(ctx context.Context, session, id string, n int) (engine.Conversation, error) {
-	return through(ctx, c.gate, "conversation", func() (engine.Conversation, error) { return c.ContextStore.Conversation(ctx, session, id, n) })
-}
-
-func (c gatedContext) Compact(ctx context.Context, done engine.Compaction) error {
-	return c.gate(ctx, "compact", func() error { return c.ContextStore.Compact(ctx, done) })
-}
-
-func (c gatedContext) Keep(ctx context.Context, texts map[string]string) error {
-	return c.gate(ctx, "keep", func() error { return c.ContextStore.Keep(ctx, texts) })
 }

@@ -1,24 +1,26 @@
-package enginetest
+package engine_test
 
 import (
 	"cmp"
 	"context"
 	"slices"
 	"sync"
+	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
-// Store is an implementation of engine.Store in memory. It passes [RunStore].
-type Store struct {
+// memStore is an implementation of engine.Store in memory. It passes [enginetest.RunStore].
+type memStore struct {
 	mu       sync.Mutex
-	agents   map[string]*agent
-	sessions map[string]*session
+	agents   map[string]*memAgent
+	sessions map[string]*memSession
 	cancels  map[string]string // by run
-	runs     map[string]*run
+	runs     map[string]*memRun
 	turns    []api.Turn
 
 	compactions []engine.Compaction
@@ -26,20 +28,20 @@ type Store struct {
 	texts       map[string]string
 }
 
-type agent struct {
+type memAgent struct {
 	engine.Agent
 	by      string
 	seq     int64
 	history map[string][]api.AgentChanged // by run
 }
 
-type session struct {
+type memSession struct {
 	journal  uint64
 	counters api.Counters
 	notice   string
 }
 
-type run struct {
+type memRun struct {
 	cmd   api.Run
 	turns int
 	cost  api.Micros
@@ -47,22 +49,22 @@ type run struct {
 	end   *engine.End
 }
 
-// NewStore returns a store with the agents, each with the sessions <id>-main and
+// newStore returns a store with the agents, each with the sessions <id>-main and
 // <id>-two.
-func NewStore(agents ...engine.Agent) *Store {
-	s := &Store{
-		agents: map[string]*agent{}, sessions: map[string]*session{}, cancels: map[string]string{}, runs: map[string]*run{},
+func newStore(agents ...engine.Agent) *memStore {
+	s := &memStore{
+		agents: map[string]*memAgent{}, sessions: map[string]*memSession{}, cancels: map[string]string{}, runs: map[string]*memRun{},
 		prompts: map[string]*engine.Reference{}, texts: map[string]string{},
 	}
 	for _, a := range agents {
-		s.agents[a.ID] = &agent{Agent: a, seq: 1, history: map[string][]api.AgentChanged{}}
-		s.sessions[a.ID+"-main"], s.sessions[a.ID+"-two"] = &session{}, &session{}
+		s.agents[a.ID] = &memAgent{Agent: a, seq: 1, history: map[string][]api.AgentChanged{}}
+		s.sessions[a.ID+"-main"], s.sessions[a.ID+"-two"] = &memSession{}, &memSession{}
 	}
 	return s
 }
 
 // Known implements engine.Store.
-func (s *Store) Known(_ context.Context, cmd api.Run) (engine.Known, error) {
+func (s *memStore) Known(_ context.Context, cmd api.Run) (engine.Known, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := s.agents[cmd.Agent]
@@ -91,8 +93,8 @@ func (s *Store) Known(_ context.Context, cmd api.Run) (engine.Known, error) {
 	return k, nil
 }
 
-// History implements [Stores].
-func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, error) {
+// History implements [enginetest.Stores].
+func (s *memStore) History(_ context.Context, session string, n int) ([]api.Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []api.Turn
@@ -105,7 +107,7 @@ func (s *Store) History(_ context.Context, session string, n int) ([]api.Turn, e
 }
 
 // move changes an agent's state if the transition is allowed. It returns nil otherwise.
-func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at int64) *api.AgentChanged {
+func (a *memAgent) move(to api.AgentState, why string, sleep int64, run string, at int64) *api.AgentChanged {
 	if !lifecycle.Allowed(a.State, to) || a.State == api.StateDead { // agents of this store are never funded
 		return nil
 	}
@@ -118,8 +120,8 @@ func (a *agent) move(to api.AgentState, why string, sleep int64, run string, at 
 	return &c
 }
 
-// Started implements [Stores].
-func (s *Store) Started(_ context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+// Started implements [enginetest.Stores].
+func (s *memStore) Started(_ context.Context, cmd api.Run, in engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, r := s.agents[cmd.Agent], s.runs[cmd.Run]
@@ -130,7 +132,7 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in engine.Input, tier ap
 		return nil, api.Errorf(api.Denied, "the agent is dead")
 	}
 	if r == nil {
-		s.runs[cmd.Run] = &run{cmd: cmd, input: in}
+		s.runs[cmd.Run] = &memRun{cmd: cmd, input: in}
 	}
 	if a.by == cmd.Run {
 		return slices.Clone(a.history[cmd.Run]), nil
@@ -139,14 +141,14 @@ func (s *Store) Started(_ context.Context, cmd api.Run, in engine.Input, tier ap
 }
 
 // Changes implements engine.Store.
-func (s *Store) Changes(_ context.Context, cmd api.Run) ([]api.AgentChanged, error) {
+func (s *memStore) Changes(_ context.Context, cmd api.Run) ([]api.AgentChanged, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.agents[cmd.Agent].history[cmd.Run]), nil
 }
 
 // start wakes an agent for a run and returns the changes.
-func (a *agent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
+func (a *memAgent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
 	if lifecycle.Awake(a.State) || cmd.Kind == api.RunTask {
 		return nil
 	}
@@ -161,14 +163,14 @@ func (a *agent) start(cmd api.Run, tier api.Tier, at int64) []api.AgentChanged {
 }
 
 // Persist implements engine.Store.
-func (s *Store) Persist(_ context.Context, rec *engine.Record, in engine.Input, end *engine.End) error {
+func (s *memStore) Persist(_ context.Context, rec *engine.Record, in engine.Input, end *engine.End) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := rec.Turn
 	r := s.runs[t.Run]
 	begins := r == nil
 	if begins {
-		r = &run{cmd: rec.Run, input: in}
+		r = &memRun{cmd: rec.Run, input: in}
 	}
 	there := slices.ContainsFunc(s.turns, func(o api.Turn) bool { return o.ID == t.ID })
 	switch {
@@ -184,7 +186,7 @@ func (s *Store) Persist(_ context.Context, rec *engine.Record, in engine.Input, 
 	}
 	s.runs[t.Run] = r
 	s.turns = append(s.turns, t)
-	*s.sessions[t.Session] = session{journal: rec.Journal, counters: rec.Counters, notice: rec.Notice}
+	*s.sessions[t.Session] = memSession{journal: rec.Journal, counters: rec.Counters, notice: rec.Notice}
 	if rec.Prompt != nil {
 		s.prompts[t.ID] = rec.Prompt
 	}
@@ -211,13 +213,13 @@ func (s *Store) Persist(_ context.Context, rec *engine.Record, in engine.Input, 
 }
 
 // Drop implements engine.Store.
-func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
+func (s *memStore) Drop(_ context.Context, end engine.End) (engine.End, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.runs[end.Run.Run]
 	switch {
 	case r == nil:
-		r = &run{cmd: end.Run, input: end.Input}
+		r = &memRun{cmd: end.Run, input: end.Input}
 		s.runs[end.Run.Run] = r
 	case r.end == nil && end.Outcome == api.OutcomeExpired:
 		return engine.End{}, api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)
@@ -229,7 +231,7 @@ func (s *Store) Drop(_ context.Context, end engine.End) (engine.End, error) {
 }
 
 // Merge implements engine.Store.
-func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
+func (s *memStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error {
 	for _, cmd := range merged {
 		if _, err := s.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, At: at, Outcome: api.OutcomeMerged, Into: into.Run}); err != nil {
 			return err
@@ -239,10 +241,10 @@ func (s *Store) Merge(ctx context.Context, into api.Run, merged []api.Run, at in
 }
 
 // Over implements engine.Store.
-func (s *Store) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
+func (s *memStore) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
 
 // Cancel records the cancellation of a run that has no end.
-func (s *Store) Cancel(run, why string) {
+func (s *memStore) Cancel(run, why string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[run]; r == nil || r.end == nil {
@@ -251,11 +253,25 @@ func (s *Store) Cancel(run, why string) {
 }
 
 // End returns a run's end, nil if there is none.
-func (s *Store) End(run string) *engine.End {
+func (s *memStore) End(run string) *engine.End {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r := s.runs[run]; r != nil {
 		return r.end
 	}
 	return nil
+}
+
+func TestStore(t *testing.T) {
+	t.Parallel()
+	enginetest.RunStore(t, func(*testing.T) enginetest.Stores {
+		return newStore(engine.Agent{ID: "ada", State: api.StateSleeping}, engine.Agent{ID: "bob", State: api.StateSleeping})
+	})
+}
+
+func TestContextStore(t *testing.T) {
+	t.Parallel()
+	enginetest.RunContext(t, func(*testing.T) enginetest.Stores {
+		return newStore(engine.Agent{ID: "ada", State: api.StateSleeping}, engine.Agent{ID: "bob", State: api.StateSleeping})
+	})
 }
