@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
 )
@@ -205,32 +206,22 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 // without credits, deposits that do not change the tier, lost notices, held mail, and
 // messages that have expired.
 func (h *handlers) sweep(ctx context.Context) error {
-	tick := time.NewTicker(max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond))
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+	warn := func(msg string, err error) {
+		if err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, msg, "err", err)
 		}
+	}
+	wait.Every(ctx, max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond), func() {
 		h.queue.CheckCancels(ctx, h.store.IsCancelled)
-		if err := h.freeMail(ctx); err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "check of held mail failed, retrying", "err", err)
-		}
-		if err := h.expiry.Sweep(ctx); err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "check of queued messages failed, retrying", "err", err)
-		}
+		warn("check of held mail failed, retrying", h.freeMail(ctx))
+		warn("check of queued messages failed, retrying", h.expiry.Sweep(ctx))
 		poor, err := h.store.Poor(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				h.log.WarnContext(ctx, "low-balance check failed, retrying", "err", err)
-			}
-			continue
-		}
+		warn("low-balance check failed, retrying", err)
 		for _, agent := range poor {
 			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
 				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
 			}
 		}
-	}
+	})
+	return nil
 }

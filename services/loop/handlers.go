@@ -199,7 +199,7 @@ func (h *handlers) close() {
 // runEnded starts what waits for the end of a run: the ingestion of its turns into
 // memory, and the goal that the run works for.
 func (h *handlers) runEnded(ctx context.Context, m api.LoopEnd) error {
-	h.ingest.ended(m.Session)
+	h.ingest.gather(m.Session)
 	return h.goals.ended(ctx, m)
 }
 

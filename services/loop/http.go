@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
 
@@ -14,46 +15,89 @@ import (
 )
 
 // registerHTTP registers the HTTP routes of loop (docs/http.md). Each corresponds to a bus
-// route.
+// route. Lists accept limit and after, and return more and next for the following page.
 func (h *handlers) registerHTTP(r host.Routes) {
-	h.registerLists(r)
 	h.goals.registerHTTP(r)
 	h.memories.registerHTTP(r)
 	h.tools.registerHTTP(r)
 	r.Handle("PUT /v1/agents", h.httpApply)
 	r.Handle("PUT /v1/agents/{id}", h.httpApply)
-	r.Handle("GET /v1/agents", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListAgents, error) {
-		limit, err := host.Limit(r)
-		return api.ListAgents{After: r.URL.Query().Get("after"), Limit: limit}, err
+	r.Handle("GET /v1/agents", fromPage(func(r *http.Request, limit int) api.ListAgents {
+		return api.ListAgents{After: r.URL.Query().Get("after"), Limit: limit}
 	}, h.listAgents))
-	r.Handle("GET /v1/agents/{id}", func(w http.ResponseWriter, r *http.Request) {
-		v, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
-		host.WriteJSON(w, v, err)
-	})
-	r.Handle("GET /v1/agents/{id}/explain", h.httpExplain)
-	r.Handle("POST /v1/agents/{id}/wake", h.httpWake)
-	r.Handle("POST /v1/agents/{id}/sleep", h.httpSleep)
-	r.Handle("POST /v1/sessions/{id}/messages", h.httpSend)
-	r.Handle("POST /v1/sessions/{id}/terminate", h.httpTerminate)
-	r.Handle("POST /v1/sessions/{id}/reset", func(w http.ResponseWriter, r *http.Request) {
-		v, err := h.resetSession(r.Context(), api.ResetSession{Session: r.PathValue("id")})
-		host.WriteJSON(w, v, err)
-	})
+	r.Handle("GET /v1/agents/{id}", fromURL(func(r *http.Request) api.GetAgent { return api.GetAgent{Agent: r.PathValue("id")} }, h.getAgent))
+	r.Handle("DELETE /v1/agents/{id}", host.Answer(readDelete, h.deleteAgent))
+	r.Handle("GET /v1/agents/{id}/explain", fromPage(func(r *http.Request, limit int) api.ExplainAgent {
+		return api.ExplainAgent{Agent: r.PathValue("id"), Limit: limit}
+	}, h.explainAgent))
+	r.Handle("POST /v1/agents/{id}/wake", fromBody(func(r *http.Request, b reasoned) api.RequestWake {
+		return api.RequestWake{Agent: r.PathValue("id"), Cause: "creator-" + uuid.NewString(), Reason: b.Reason}
+	}, h.wakeAgent))
+	r.Handle("POST /v1/agents/{id}/sleep", fromBody(func(r *http.Request, b sleeping) api.SleepAgent {
+		return api.SleepAgent{Agent: r.PathValue("id"), Until: b.Until, Reason: b.Reason}
+	}, h.sleepAgent))
+	r.Handle("GET /v1/sessions", fromPage(func(r *http.Request, limit int) api.ListSessions {
+		q := r.URL.Query()
+		return api.ListSessions{Agent: q.Get("agent"), After: q.Get("after"), Limit: limit}
+	}, h.listSessions))
+	r.Handle("GET /v1/sessions/{id}", fromURL(func(r *http.Request) api.GetSession { return api.GetSession{Session: r.PathValue("id")} }, h.getSession))
+	r.Handle("POST /v1/agents/{id}/sessions", fromURL(func(r *http.Request) api.CreateSession {
+		return api.CreateSession{Agent: r.PathValue("id"), ID: r.Header.Get("Idempotency-Key")}
+	}, h.createSession))
+	r.Handle("POST /v1/sessions/{id}/messages", host.Answer(h.readMessage, h.sendMessage))
+	r.Handle("POST /v1/sessions/{id}/terminate", fromBody(func(r *http.Request, b reasoned) api.TerminateSession {
+		return api.TerminateSession{Session: r.PathValue("id"), Reason: b.Reason}
+	}, h.terminateSession))
+	r.Handle("POST /v1/sessions/{id}/reset", fromURL(func(r *http.Request) api.ResetSession { return api.ResetSession{Session: r.PathValue("id")} }, h.resetSession))
 	r.Handle("GET /v1/sessions/{id}/events", h.httpEvents)
 	r.Handle("GET /v1/sessions/{id}/transcript", h.httpTranscript)
-	r.Handle("GET /v1/runs/{id}", func(w http.ResponseWriter, r *http.Request) {
-		v, err := h.getRun(r.Context(), api.GetRun{Run: r.PathValue("id"), Session: r.URL.Query().Get("session")})
-		host.WriteJSON(w, v, err)
-	})
-	r.Handle("DELETE /v1/runs/{id}", func(w http.ResponseWriter, r *http.Request) {
+	r.Handle("GET /v1/runs/{id}", fromURL(func(r *http.Request) api.GetRun {
+		return api.GetRun{Run: r.PathValue("id"), Session: r.URL.Query().Get("session")}
+	}, h.getRun))
+	r.Handle("DELETE /v1/runs/{id}", fromURL(func(r *http.Request) api.CancelRun {
 		q := r.URL.Query()
-		v, err := h.cancelRun(r.Context(), api.CancelRun{Run: r.PathValue("id"), Session: q.Get("session"), Reason: q.Get("reason")})
-		host.WriteJSON(w, v, err)
-	})
-	r.Handle("GET /v1/turns/{id}", func(w http.ResponseWriter, r *http.Request) {
-		v, err := h.getTurn(r.Context(), api.GetTurn{Turn: r.PathValue("id")})
-		host.WriteJSON(w, v, err)
-	})
+		return api.CancelRun{Run: r.PathValue("id"), Session: q.Get("session"), Reason: q.Get("reason")}
+	}, h.cancelRun))
+	r.Handle("GET /v1/turns", fromPage(func(r *http.Request, limit int) api.ListTurns {
+		q := r.URL.Query()
+		return api.ListTurns{Agent: q.Get("agent"), Session: q.Get("session"), Run: q.Get("run"), Before: q.Get("after"), Limit: limit}
+	}, h.listTurns))
+	r.Handle("GET /v1/turns/{id}", fromURL(func(r *http.Request) api.GetTurn { return api.GetTurn{Turn: r.PathValue("id")} }, h.getTurn))
+}
+
+// fromURL answers requests without a body, whose URL and header are the whole message.
+func fromURL[M, R any](read func(*http.Request) M, answer func(context.Context, M) (R, error)) http.HandlerFunc {
+	return host.Answer(func(_ http.ResponseWriter, r *http.Request) (M, error) { return read(r), nil }, answer)
+}
+
+// fromPage is fromURL for a message with the query parameter limit.
+func fromPage[M, R any](read func(*http.Request, int) M, answer func(context.Context, M) (R, error)) http.HandlerFunc {
+	return host.Answer(func(_ http.ResponseWriter, r *http.Request) (M, error) {
+		limit, err := host.Limit(r)
+		return read(r, limit), err
+	}, answer)
+}
+
+// reasoned is the body of requests that may have a reason.
+type reasoned struct {
+	Reason string `json:"reason"`
+}
+
+// sleeping is the body of a request to sleep.
+type sleeping struct {
+	Until  int64  `json:"until"` // Unix microseconds
+	Reason string `json:"reason"`
+}
+
+// fromBody answers requests with an optional body.
+func fromBody[B, M, R any](read func(*http.Request, B) M, answer func(context.Context, M) (R, error)) http.HandlerFunc {
+	return host.Answer(func(w http.ResponseWriter, r *http.Request) (m M, err error) {
+		var body B
+		if r.ContentLength != 0 {
+			err = host.ReadJSON(w, r, 64<<10, &body)
+		}
+		return read(r, body), err
+	}, answer)
 }
 
 // httpApply reads an AGENT.md as the request body.
@@ -67,85 +111,38 @@ func (h *handlers) httpApply(w http.ResponseWriter, r *http.Request) {
 	host.WriteJSON(w, v, err)
 }
 
-// optional decodes a request body that may be absent.
-func optional(w http.ResponseWriter, r *http.Request, v any) error {
-	if r.ContentLength == 0 {
-		return nil
-	}
-	return host.ReadJSON(w, r, 64<<10, v)
-}
-
-func (h *handlers) httpWake(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Reason string `json:"reason"`
-	}
-	if err := optional(w, r, &body); err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	agent, err := h.getAgent(r.Context(), api.GetAgent{Agent: r.PathValue("id")})
+// wakeAgent requests a wake of an agent that exists.
+func (h *handlers) wakeAgent(ctx context.Context, m api.RequestWake) (api.Wake, error) {
+	agent, err := h.getAgent(ctx, api.GetAgent{Agent: m.Agent})
 	if err != nil {
-		host.WriteError(w, 0, err)
-		return
+		return api.Wake{}, err
 	}
-	v, err := bus.Call[api.Wake](r.Context(), h.bus, api.RequestWake{Agent: agent.ID, Cause: "creator-" + uuid.NewString(), Reason: body.Reason})
-	host.WriteJSON(w, v, err)
+	m.Agent = agent.ID
+	return bus.Call[api.Wake](ctx, h.bus, m)
 }
 
-func (h *handlers) httpSleep(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Until  int64  `json:"until"` // Unix microseconds
-		Reason string `json:"reason"`
+func readDelete(_ http.ResponseWriter, r *http.Request) (api.DeleteAgent, error) {
+	m := api.DeleteAgent{Agent: r.PathValue("id"), Reason: r.URL.Query().Get("reason")}
+	var err error
+	if m.Force, err = host.Flag(r, "force"); err != nil {
+		return m, err
 	}
-	if err := optional(w, r, &body); err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	v, err := h.sleepAgent(r.Context(), api.SleepAgent{Agent: r.PathValue("id"), Until: body.Until, Reason: body.Reason})
-	host.WriteJSON(w, v, err)
+	m.Forget, err = host.Flag(r, "forget")
+	return m, err
 }
 
-func (h *handlers) httpTerminate(w http.ResponseWriter, r *http.Request) {
-	var body struct {
-		Reason string `json:"reason"`
-	}
-	if err := optional(w, r, &body); err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	v, err := h.terminateSession(r.Context(), api.TerminateSession{Session: r.PathValue("id"), Reason: body.Reason})
-	host.WriteJSON(w, v, err)
-}
-
-func (h *handlers) httpExplain(w http.ResponseWriter, r *http.Request) {
-	limit, err := host.Limit(r)
-	if err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	v, err := h.explainAgent(r.Context(), api.ExplainAgent{Agent: r.PathValue("id"), Limit: limit})
-	host.WriteJSON(w, v, err)
-}
-
-func (h *handlers) httpSend(w http.ResponseWriter, r *http.Request) {
+// readMessage reads a message to a session that exists.
+func (h *handlers) readMessage(w http.ResponseWriter, r *http.Request) (api.SendMessage, error) {
 	var body struct {
 		Content string   `json:"content"`
 		Mode    api.Mode `json:"mode"`
 	}
 	// JSON may encode each byte of the text as six bytes.
 	if err := host.ReadJSON(w, r, 6*api.MaxMessageBytes+1024, &body); err != nil {
-		host.WriteError(w, 0, err)
-		return
+		return api.SendMessage{}, err
 	}
 	s, err := h.store.Session(r.Context(), r.PathValue("id"))
-	if err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	v, err := h.sendMessage(r.Context(), api.SendMessage{
-		Agent: s.Agent, Session: s.ID, Content: body.Content, Mode: body.Mode, ID: r.Header.Get("Idempotency-Key"),
-	})
-	host.WriteJSON(w, v, err)
+	return api.SendMessage{Agent: s.Agent, Session: s.ID, Content: body.Content, Mode: body.Mode, ID: r.Header.Get("Idempotency-Key")}, err
 }
 
 // httpTranscript writes the transcript as JSON Lines (docs/reference/context.md,

@@ -7,53 +7,14 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 )
 
-// registerLists registers the routes about lists of sessions and turns. Lists accept limit and after, and return more and next for the following
-// page.
-func (h *handlers) registerLists(r host.Routes) {
-	r.Handle("DELETE /v1/agents/{id}", host.Answer(readDelete, h.deleteAgent))
-	r.Handle("GET /v1/sessions", host.Answer(readSessions, h.listSessions))
-	r.Handle("GET /v1/sessions/{id}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSession, error) {
-		return api.GetSession{Session: r.PathValue("id")}, nil
-	}, h.getSession))
-	r.Handle("POST /v1/agents/{id}/sessions", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.CreateSession, error) {
-		return api.CreateSession{Agent: r.PathValue("id"), ID: r.Header.Get("Idempotency-Key")}, nil
-	}, h.createSession))
-	r.Handle("GET /v1/turns", host.Answer(readTurns, h.listTurns))
-}
-
-func readDelete(_ http.ResponseWriter, r *http.Request) (api.DeleteAgent, error) {
-	m := api.DeleteAgent{Agent: r.PathValue("id"), Reason: r.URL.Query().Get("reason")}
-	var err error
-	if m.Force, err = host.Flag(r, "force"); err != nil {
-		return m, err
-	}
-	m.Forget, err = host.Flag(r, "forget")
-	return m, err
-}
-
-func readSessions(_ http.ResponseWriter, r *http.Request) (api.ListSessions, error) {
-	limit, err := host.Limit(r)
-	q := r.URL.Query()
-	return api.ListSessions{Agent: q.Get("agent"), After: q.Get("after"), Limit: limit}, err
-}
-
-func readTurns(_ http.ResponseWriter, r *http.Request) (api.ListTurns, error) {
-	limit, err := host.Limit(r)
-	q := r.URL.Query()
-	return api.ListTurns{Agent: q.Get("agent"), Session: q.Get("session"), Run: q.Get("run"), Before: q.Get("after"), Limit: limit}, err
-}
-
 func (g *goalHandlers) registerHTTP(r host.Routes) {
-	r.Handle("GET /v1/goals", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListGoals, error) {
-		limit, err := host.Limit(r)
+	r.Handle("GET /v1/goals", fromPage(func(r *http.Request, limit int) api.ListGoals {
 		q := r.URL.Query()
-		return api.ListGoals{Agent: q.Get("agent"), Status: api.GoalStatus(q.Get("status")), After: q.Get("after"), Limit: limit}, err
+		return api.ListGoals{Agent: q.Get("agent"), Status: api.GoalStatus(q.Get("status")), After: q.Get("after"), Limit: limit}
 	}, g.list))
-	r.Handle("GET /v1/goals/{id}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetGoal, error) {
-		return api.GetGoal{Goal: r.PathValue("id")}, nil
-	}, g.get))
-	r.Handle("DELETE /v1/goals/{id}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.CancelGoal, error) {
-		return api.CancelGoal{Goal: r.PathValue("id"), Reason: r.URL.Query().Get("reason")}, nil
+	r.Handle("GET /v1/goals/{id}", fromURL(func(r *http.Request) api.GetGoal { return api.GetGoal{Goal: r.PathValue("id")} }, g.get))
+	r.Handle("DELETE /v1/goals/{id}", fromURL(func(r *http.Request) api.CancelGoal {
+		return api.CancelGoal{Goal: r.PathValue("id"), Reason: r.URL.Query().Get("reason")}
 	}, g.cancel))
 	r.Handle("POST /v1/goals/{id}/review", host.Answer(readReview, g.review))
 }
@@ -84,30 +45,25 @@ func (r memoryHandlers) registerHTTP(routes host.Routes) {
 		m.History, err = host.Flag(r, "history")
 		return m, err
 	}, r.list))
-	routes.Handle("DELETE /v1/agents/{id}/memories/{tier}/{memory...}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ForgetMemory, error) {
-		return api.ForgetMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(r.PathValue("tier")), ID: r.PathValue("memory")}, nil
+	routes.Handle("DELETE /v1/agents/{id}/memories/{tier}/{memory...}", fromURL(func(r *http.Request) api.ForgetMemory {
+		return api.ForgetMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(r.PathValue("tier")), ID: r.PathValue("memory")}
 	}, r.forget))
-	routes.Handle("GET /v1/agents/{id}/souls", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListSouls, error) {
-		limit, err := host.Limit(r)
-		return api.ListSouls{Agent: r.PathValue("id"), After: r.URL.Query().Get("after"), Limit: limit}, err
+	routes.Handle("GET /v1/agents/{id}/souls", fromPage(func(r *http.Request, limit int) api.ListSouls {
+		return api.ListSouls{Agent: r.PathValue("id"), After: r.URL.Query().Get("after"), Limit: limit}
 	}, r.souls))
 }
 
 func (x toolHandlers) registerHTTP(r host.Routes) {
-	r.Handle("GET /v1/tools", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListTools, error) {
-		return api.ListTools{Agent: r.URL.Query().Get("agent")}, nil
-	}, x.listTools))
+	r.Handle("GET /v1/tools", fromURL(func(r *http.Request) api.ListTools { return api.ListTools{Agent: r.URL.Query().Get("agent")} }, x.listTools))
 	r.Handle("POST /v1/agents/{id}/check", host.Answer(func(w http.ResponseWriter, r *http.Request) (api.CheckTool, error) {
 		var m api.CheckTool
 		err := host.ReadJSON(w, r, 512<<10, &m)
 		m.Agent = r.PathValue("id")
 		return m, err
 	}, x.checkTool))
-	r.Handle("GET /v1/agents/{id}/skills", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListSkills, error) {
-		return api.ListSkills{Agent: r.PathValue("id")}, nil
-	}, x.listSkills))
-	r.Handle("GET /v1/agents/{id}/skills/{skill}", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.GetSkill, error) {
-		return api.GetSkill{Agent: r.PathValue("id"), Skill: r.PathValue("skill")}, nil
+	r.Handle("GET /v1/agents/{id}/skills", fromURL(func(r *http.Request) api.ListSkills { return api.ListSkills{Agent: r.PathValue("id")} }, x.listSkills))
+	r.Handle("GET /v1/agents/{id}/skills/{skill}", fromURL(func(r *http.Request) api.GetSkill {
+		return api.GetSkill{Agent: r.PathValue("id"), Skill: r.PathValue("skill")}
 	}, x.getSkill))
 	r.Handle("GET /v1/agents/{id}/servers", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListServers, error) {
 		connect, err := host.Flag(r, "connect")

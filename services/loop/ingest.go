@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // ingester is the store of ingestion. It is safe for concurrent use.
@@ -22,7 +23,7 @@ type ingester interface {
 // ingestion writes memories of the turns that loop persists. It runs concurrently with
 // the turns, and no turn waits for it.
 //
-// The end of a run names the session that has new turns. ended collects the sessions
+// The end of a run names the session that has new turns. gather collects the sessions
 // for gatherFor, because one transaction for several runs costs less than one for each.
 // Ingest reads the session's turns in order, from the first that is not ingested, and
 // stores its position in the same transaction. Therefore an end may be repeated, late,
@@ -60,9 +61,7 @@ func newIngestion(store ingester, now func() time.Time, log *slog.Logger) *inges
 	}
 }
 
-// ended records that a session has new turns. It returns at once.
-func (i *ingestion) ended(session string) { i.gather(session) }
-
+// gather records that sessions have new turns. It returns at once.
 func (i *ingestion) gather(sessions ...string) {
 	if len(sessions) == 0 {
 		return
@@ -117,12 +116,8 @@ func (i *ingestion) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-i.more:
-			wait := time.NewTimer(gatherFor)
-			select {
-			case <-ctx.Done(): // the next start lists the remaining sessions
-				wait.Stop()
+			if wait.For(ctx, gatherFor) != nil { // the next start lists the remaining sessions
 				return nil
-			case <-wait.C:
 			}
 			i.take(ctx)
 			i.count(ctx)

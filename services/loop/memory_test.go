@@ -44,7 +44,7 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Dur
 	serving.Go(func() {
 		err := b.Serve(ctx, time.Second, func() { close(ready) },
 			bus.On(func(ctx context.Context, m api.LoopEnd) error {
-				i.ended(m.Session)
+				i.gather(m.Session)
 				taken <- nil
 				return nil
 			}, bus.Consuming{Workers: 4, InOrder: true}),
@@ -157,7 +157,7 @@ func TestIngestionOfAnUnreachableStore(t *testing.T) {
 	u := &unreachable{Memory: withAda(t, db, t.TempDir())}
 	u.fails.Store(2)
 	i := newIngestion(u, time.Now, apptest.Log(t))
-	i.ended(persisted(t, u.Memory, "ada", "r1"))
+	i.gather(persisted(t, u.Memory, "ada", "r1"))
 	for range 2 {
 		i.take(t.Context())
 		if behind, _, err := u.Behind(t.Context(), ""); err != nil || len(behind) != 1 {
@@ -216,8 +216,8 @@ func TestIngestionOfABadSession(t *testing.T) {
 	}
 	now := time.UnixMicro(enginetest.Start)
 	i := newIngestion(store, func() time.Time { return now }, apptest.Log(t))
-	i.ended(bad)
-	i.ended(persisted(t, store, "bob", "b1"))
+	i.gather(bad)
+	i.gather(persisted(t, store, "bob", "b1"))
 	i.take(t.Context())
 	behind, _, err := store.Behind(t.Context(), "")
 	if err != nil || !slices.Equal(behind, []string{bad}) {
@@ -233,7 +233,7 @@ func TestIngestionOfABadSession(t *testing.T) {
 	if _, err := db.ExecContext(t.Context(), `update session_summaries set outcomes = '{}'`); err != nil {
 		t.Fatal(err)
 	}
-	i.ended(bad)
+	i.gather(bad)
 	i.take(t.Context())
 	if behind, _, err := store.Behind(t.Context(), ""); err != nil || len(behind) != 0 || len(i.failed) != 0 {
 		t.Errorf("behind: %q, %v, noted as failed: %v, want none", behind, err, i.failed)

@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -118,16 +119,9 @@ func (o *owners) call(ctx context.Context, r ownerRequests, name string, c engin
 
 // run requests the tools of all owners every askEvery until ctx ends.
 func (o *owners) run(ctx context.Context) error {
-	tick := time.NewTicker(askEvery)
-	defer tick.Stop()
-	for {
-		o.ask(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	o.ask(ctx)
+	wait.Every(ctx, askEvery, func() { o.ask(ctx) })
+	return nil
 }
 
 func (o *owners) ask(ctx context.Context) {

@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // httpEvents streams a session's events. The id of an event is its sequence in the
@@ -54,7 +55,14 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 			}
 		})
 	}
-	wg.Go(func() { defer cancel(); out.keepAlive(ctx) })
+	// Comments keep the connection of proxies open, and detect a disconnect.
+	wg.Go(func() {
+		wait.Every(ctx, 15*time.Second, func() {
+			if out.write("", "", nil) != nil {
+				cancel()
+			}
+		})
+	})
 	if out.write("", "", nil) != nil {
 		return
 	}
@@ -98,21 +106,4 @@ func (e *eventWriter) write(id, name string, data []byte) error {
 		return err
 	}
 	return nil
-}
-
-// keepAlive sends a comment every 15 s, so that proxies keep the connection open and a
-// disconnect is detected.
-func (e *eventWriter) keepAlive(ctx context.Context) {
-	t := time.NewTicker(15 * time.Second)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if e.write("", "", nil) != nil {
-				return
-			}
-		}
-	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/telemetry"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
@@ -254,35 +256,21 @@ func recoverPanic(err *error) {
 // watch publishes the progress of a call every progressEvery until stop is called.
 // report only stores the text; stop waits for a publish in progress.
 func (e *Engine) watch(ctx context.Context, s *state, ev Events, id string, i int, began time.Time) (report func(string), stop func()) {
-	var mu sync.Mutex
-	latest := ""
-	done := make(chan struct{})
+	var latest atomic.Value
+	latest.Store("")
+	watching, cancel := context.WithCancel(ctx)
 	var telling sync.WaitGroup
 	telling.Go(func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			mu.Lock()
-			text := latest
-			mu.Unlock()
+		wait.Every(watching, progressEvery, func() {
 			call := s.completion.Answer.ToolCalls[i]
+			text, _ := latest.Load().(string)
 			ev.Live(ctx, api.ToolProgress{
 				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: i, ToolName: call.Name, ToolCallID: call.ID,
 				Text: text, Elapsed: e.Now().Sub(began).Milliseconds(),
 			})
-		}
+		})
 	})
-	report = func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		latest = text
-	}
-	return report, func() { close(done); telling.Wait() }
+	return func(text string) { latest.Store(text) }, func() { cancel(); telling.Wait() }
 }
 
 // keep stores a long output and returns the part that is included in the turn. The

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
@@ -227,22 +228,18 @@ const settling = 2 * time.Second
 // remains until it expires. An agent without an account has spent nothing.
 func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error) {
 	const first = settling / 32
-	for wait := first; ; wait *= 2 {
+	for pause := first; ; pause *= 2 {
 		m, err := t.Spent(ctx, agent, id)
 		switch {
 		case fatal(err), api.CodeOf(err) == api.NotFound: // an agent without an account has spent nothing
 			return 0, nil
-		case err != nil, wait > settling:
+		case err != nil, pause > settling:
 			return m.Paid, err
-		case m.Held == 0 && (m.Paid > 0 || wait > first): // at the first check the router may not have placed the hold yet
+		case m.Held == 0 && (m.Paid > 0 || pause > first): // at the first check the router may not have placed the hold yet
 			return m.Paid, nil
 		}
-		next := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			next.Stop()
+		if wait.For(ctx, pause) != nil {
 			return 0, context.Cause(ctx)
-		case <-next.C:
 		}
 	}
 }
