@@ -132,7 +132,7 @@ func (h *handlers) schedule(ctx context.Context, agent string) (api.Schedule, er
 	out := api.Schedule{Entries: []api.ScheduleEntry{}}
 	for _, b := range entries {
 		out.Entries = append(out.Entries, api.ScheduleEntry{Agent: b.Agent, Beat: api.Beat{
-			Name: b.Name, Cron: b.Cron, Reason: b.Reason, Next: micros(b.Next), Last: micros(b.Last), Runs: b.Runs,
+			Name: b.Name, Cron: b.Cron, Reason: b.Reason, Next: schedule.Micros(b.Next), Last: schedule.Micros(b.Last), Runs: b.Runs,
 		}})
 	}
 	return out, nil
@@ -270,12 +270,4 @@ func announce(ctx context.Context, tx *sqldb.Tx, fired []schedule.Fired) error {
 // put after the first was consumed and has another time.
 func wakeID(w api.Wake) string {
 	return "wake_requested/" + w.Agent + "/" + w.Cause + "/" + strconv.FormatInt(w.At, 10)
-}
-
-// micros returns t in Unix microseconds; 0 for the zero time.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
 }

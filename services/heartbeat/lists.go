@@ -81,7 +81,7 @@ func (h *handlers) listTicks(ctx context.Context, m api.ListTicks) (api.Ticks, e
 		for same < len(all) && all[len(all)-1-same].At == all[len(all)-1].At {
 			same++
 		}
-		if same == len(all) && micros(until) == all[0].At {
+		if same == len(all) && schedule.Micros(until) == all[0].At {
 			same += skip
 		}
 		page.Next += "." + strconv.Itoa(same)

@@ -74,16 +74,11 @@ func (c *Clock) Run(ctx context.Context) {
 				c.Log.WarnContext(ctx, "history not pruned", "err", err)
 			}
 		}
-		if wait <= 0 {
-			continue
-		}
-		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-c.kick:
-		case <-t.C:
+		case <-time.After(wait):
 		}
-		t.Stop()
 	}
 }
 

@@ -105,6 +105,14 @@ func Following(expr string, now time.Time) (time.Time, error) {
 	return next, nil
 }
 
+// Micros returns t in Unix microseconds; 0 for the zero time.
+func Micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
 // Due is an entry or an alarm that is due.
 type Due struct {
 	Agent  string

@@ -75,7 +75,7 @@ func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool,
 		if there && a.Seq <= was.Seq {
 			continue
 		}
-		fresh = append(fresh, a.ID, a.Address, string(a.State), a.Seq, micros(a.Changed))
+		fresh = append(fresh, a.ID, a.Address, string(a.State), a.Seq, schedule.Micros(a.Changed))
 		stirred = stirred || a.State != api.StateDead && (!there || was.State == api.StateDead)
 	}
 	if len(fresh) == 0 {
@@ -151,7 +151,7 @@ func (s *Store) SetSchedule(ctx context.Context, agent string, entries []schedul
 			tx.Queue(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
 				on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
 				next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
-				agent, b.Name, b.Cron, b.Reason, micros(b.Next))
+				agent, b.Name, b.Cron, b.Reason, schedule.Micros(b.Next))
 		}
 		return nil
 	})
@@ -174,7 +174,7 @@ func (s *Store) SetAlarm(ctx context.Context, a schedule.Alarm) (set schedule.Al
 		tx.Queue(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
 			on conflict (agent) do update set id = excluded.id, at = excluded.at, reason = excluded.reason,
 			set_at = excluded.set_at, done = 0 where alarms.id <> excluded.id`,
-			a.Agent, a.ID, micros(a.At), a.Reason, micros(a.Set))
+			a.Agent, a.ID, schedule.Micros(a.At), a.Reason, schedule.Micros(a.Set))
 		var at, when int64
 		err := tx.QueryRowContext(ctx, "select agent, id, at, reason, set_at from alarms where agent = $1", a.Agent).
 			Scan(&set.Agent, &set.ID, &at, &set.Reason, &when)
@@ -187,7 +187,7 @@ func (s *Store) SetAlarm(ctx context.Context, a schedule.Alarm) (set schedule.Al
 // Ping implements [schedule.Store].
 func (s *Store) Ping(ctx context.Context, agent string, at time.Time) error {
 	_, err := s.db.ExecContext(ctx, `insert into pings (agent, at) values ($1, $2)
-		on conflict (agent) do update set at = excluded.at where pings.at < excluded.at`, agent, micros(at))
+		on conflict (agent) do update set at = excluded.at where pings.at < excluded.at`, agent, schedule.Micros(at))
 	return err
 }
 
@@ -199,7 +199,7 @@ func (s *Store) History(ctx context.Context, agent string, until time.Time, skip
 		t.Due, t.At = moment(due), moment(at)
 		return t, err
 	}, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and (at <= $2 or $2 = 0)
-		order by at desc, agent, cause limit $3 offset $4`, agent, micros(until), limit, skip)
+		order by at desc, agent, cause limit $3 offset $4`, agent, schedule.Micros(until), limit, skip)
 }
 
 func scanText(row sqldb.Scanner) (s string, err error) {
@@ -207,14 +207,7 @@ func scanText(row sqldb.Scanner) (s string, err error) {
 	return s, err
 }
 
-// micros returns t in the stored form, Unix microseconds; 0 for the zero time.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
+// moment is the inverse of [schedule.Micros].
 func moment(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}

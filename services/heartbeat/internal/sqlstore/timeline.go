@@ -19,7 +19,7 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]schedule.D
 		d.At = moment(at)
 		return d, err
 	}, `select b.agent, b.name, b.cron, b.reason, b.next_at from beats b join agents a on a.id = b.agent
-		where b.next_at <= $1 and a.state <> 'dead' order by b.next_at, b.agent, b.name limit $2`, micros(now), limit)
+		where b.next_at <= $1 and a.state <> 'dead' order by b.next_at, b.agent, b.name limit $2`, schedule.Micros(now), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]schedule.D
 		return d, err
 	}, `select l.agent, l.id, l.reason, l.at, l.set_at, coalesce(a.id, ''), coalesce(a.state, ''), coalesce(a.changed_at, 0)
 		from alarms l left join agents a on a.id = l.agent
-		where l.done = 0 and l.at <= $1 order by l.at, l.agent limit $2`, micros(now), limit)
+		where l.done = 0 and l.at <= $1 order by l.at, l.agent limit $2`, schedule.Micros(now), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +75,7 @@ func (s *Store) Fire(ctx context.Context, fired []schedule.Fired) (recorded []sc
 			}
 			loud = append(loud, f)
 			tx.Queue(ctx, `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
-				on conflict (agent, cause) do nothing`, f.Agent, f.Cause(), f.Name, micros(f.At), micros(f.When))
+				on conflict (agent, cause) do nothing`, f.Agent, f.Cause(), f.Name, schedule.Micros(f.At), schedule.Micros(f.When))
 		}
 		if len(loud) == 0 {
 			return nil
@@ -93,7 +93,7 @@ func advance(ctx context.Context, tx *sqldb.Tx, f schedule.Fired) (bool, error) 
 		res, err = tx.ExecContext(ctx, "update alarms set done = 1 where agent = $1 and id = $2 and done = 0", f.Agent, f.Alarm)
 	} else {
 		res, err = tx.ExecContext(ctx, `update beats set next_at = $1, last_at = $2, runs = runs + 1
-			where agent = $3 and name = $4 and next_at = $5`, micros(f.Next), micros(f.When), f.Agent, f.Name, micros(f.At))
+			where agent = $3 and name = $4 and next_at = $5`, schedule.Micros(f.Next), schedule.Micros(f.When), f.Agent, f.Name, schedule.Micros(f.At))
 	}
 	if err != nil {
 		return false, err
@@ -104,6 +104,6 @@ func advance(ctx context.Context, tx *sqldb.Tx, f schedule.Fired) (bool, error) 
 
 // Prune implements [schedule.Timeline].
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
-	_, err := s.db.ExecContext(ctx, "delete from ticks where at < $1", micros(before))
+	_, err := s.db.ExecContext(ctx, "delete from ticks where at < $1", schedule.Micros(before))
 	return err
 }

@@ -26,13 +26,12 @@ func (s *script) interpreter(lang string, options []string, args []word, stmt *s
 	operand := false
 	for i := 0; i < len(args); i++ {
 		a := args[i].text
-		if code, next := codeAfter(options, a); next && i+1 < len(args) {
+		code, next := codeAfter(options, a)
+		if next && i+1 < len(args) {
 			i++
-			operand = true
-			if f := s.code(args[i].text); f != nil {
-				return f
-			}
-		} else if code != "" {
+			code, operand = args[i].text, true
+		}
+		if code != "" {
 			operand = true
 			if f := s.code(code); f != nil {
 				return f
@@ -174,22 +173,20 @@ func quotedStrings(text string) []string {
 }
 
 // statementSQL refuses SQL that is entered as a command.
-func (s *script) statementSQL(argv []word) *Finding {
-	if len(argv) < 2 || argv[0].text == "truncate" && fold(argv[1].text) != "table" {
-		return nil // truncate(1), the command
+func statementSQL(argv []word) *Finding {
+	if len(argv) < 2 {
+		return nil
 	}
-	second := fold(argv[1].text)
-	switch fold(argv[0].text) {
+	destroys := false
+	switch second := fold(argv[1].text); fold(argv[0].text) {
 	case "drop":
-		if second != "table" && second != "database" && second != "schema" {
-			return nil
-		}
+		destroys = second == "table" || second == "database" || second == "schema"
 	case "delete":
-		if second != "from" {
-			return nil
-		}
+		destroys = second == "from"
 	case "truncate":
-	default:
+		destroys = second == "table" || argv[0].text != "truncate" // truncate(1) is a command
+	}
+	if !destroys {
 		return nil
 	}
 	return forbid("this is SQL that destroys data, not a command; use the tools for memory instead")

@@ -52,7 +52,7 @@ func (s *script) refused(name string, argv []word) *Finding {
 		}
 		return forbid("%s %s", name, why)
 	}
-	if f := s.statementSQL(argv); f != nil {
+	if f := statementSQL(argv); f != nil {
 		return f
 	}
 	if s.tables.Network[name] && !s.network {

@@ -89,12 +89,7 @@ func (s *script) removal(name string, target word, recursive bool) *Finding {
 }
 
 func (s *script) move(args []word) *Finding {
-	var operands []word
-	for _, a := range args {
-		if !strings.HasPrefix(a.text, "-") {
-			operands = append(operands, a)
-		}
-	}
+	operands := slices.DeleteFunc(slices.Clone(args), func(w word) bool { return strings.HasPrefix(w.text, "-") })
 	for i, a := range operands {
 		if i == len(operands)-1 {
 			return s.write(a)
