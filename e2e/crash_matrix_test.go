@@ -508,7 +508,7 @@ func (w *crashWorld) judge(ctx context.Context, s *scene, c crashCase) []string 
 		lives[i] = o.look(a, crashMoney)
 		o.judge(lives[i])
 		if _, left := abandoned(lives[i]); left > 0 && c.service != "inference-router" && c.service != "treasury" {
-			o.fault("%s: %s is held for what nobody asks any more, and neither the router nor treasury failed", a.ID, left)
+			o.fault("%s: %s is held for calls that are not repeated, and neither the router nor treasury failed", a.ID, left)
 		}
 		runs := 0
 		for _, ran := range lives[i].sessions {
@@ -603,14 +603,14 @@ func (o *oracle) toured(s *scene, lives []life, c crashCase) {
 	}
 }
 
-// talked checks that cancelled runs stay cancelled, and that each message has one fate
+// talked checks that cancelled runs stay cancelled, and that each message has one outcome
 // and is in the transcript at most once.
 func (o *oracle) talked(s *scene, l life) {
 	for i, text := range []string{"long command", "never", "short command", "and this", "and that"} {
 		st := found(asked[api.RunState](o.ctx, o.w.world, api.GetRun{Run: s.runs[i].Run}))(o)
 		stays := slices.Contains(s.stays, st.Run)
 		if stays && (!st.Cancelled || st.Success) || !stays && !st.Success || i >= 2 && st.Cancelled {
-			o.fault("%q is %+v, cancelled for good: %t", text, st, stays)
+			o.fault("%q is %+v, want cancelled: %t", text, st, stays)
 		}
 		n := 0
 		for _, line := range found(asked[api.Transcript](o.ctx, o.w.world, api.GetTranscript{Session: l.agent.Session}))(o).Lines {
@@ -619,7 +619,7 @@ func (o *oracle) talked(s *scene, l life) {
 			}
 		}
 		if dropped := st.Outcome == api.OutcomeDropped; n > 1 || n == 0 && !dropped || n > 0 && dropped {
-			o.fault("%q, %s, was heard %d times", text, st.Outcome, n)
+			o.fault("%q, %s, is in the transcript %d times", text, st.Outcome, n)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestCrashMutations(t *testing.T) {
 			"was not written on top of",
 		},
 		{
-			"the id of a message, by which a stream knows it again", failpoint.NoMessageID,
+			"the id by which a stream recognises a message", failpoint.NoMessageID,
 			death(failpoint.LoopFlush, "loop", failpoint.After, 1, talk), "2 ends",
 		},
 		{
@@ -87,7 +87,7 @@ func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		t.Fatal("treasury did not die")
+		t.Fatal("treasury did not crash")
 	}
 	w.again(t, "treasury")
 	patience, cancel := context.WithTimeout(ctx, 45*time.Second)

@@ -305,16 +305,16 @@ func (o *oracle) remembered(l life) {
 		}
 	}
 	if len(episodes) > 0 {
-		o.fault("%s: it remembers what never was: %v", who, episodes)
+		o.fault("%s: memories of turns that do not exist: %v", who, episodes)
 	}
 	for _, m := range read(api.MemoryRelationship) {
 		if m.Count != met[m.ID] {
-			o.fault("%s: it remembers %s from %d times, and met it %d times", who, m.ID, m.Count, met[m.ID])
+			o.fault("%s: its memory of %s counts %d interactions, want %d", who, m.ID, m.Count, met[m.ID])
 		}
 		delete(met, m.ID)
 	}
 	if len(met) > 0 {
-		o.fault("%s: it does not remember whom it met: %v", who, met)
+		o.fault("%s: no memory of its peers %v", who, met)
 	}
 }
 

@@ -449,7 +449,7 @@ func (o *oracle) transcript(s session) {
 		seq = line.Seq
 		if line.Role == "tool" {
 			if !open[line.ToolCallID] {
-				o.fault("%s: transcript line %d answers %q, which nobody asked", who, line.Seq, line.ToolCallID)
+				o.fault("%s: transcript line %d answers %q, which no call has", who, line.Seq, line.ToolCallID)
 			}
 			delete(open, line.ToolCallID)
 			continue

@@ -92,7 +92,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 	})
 	both[0].disarm()
 	if !stood {
-		return []string{"nobody stopped"}
+		return []string{"no owner was stopped"}
 	}
 	// No request goes to loop now: half of the requests would reach the stopped process.
 	over := until(ctx, 60*time.Second, func() bool {
@@ -103,7 +103,7 @@ func (w *crashWorld) takeOver(ctx context.Context, point failpoint.Point, name s
 		return []string{err.Error()}
 	}
 	if !over {
-		return []string{"nobody took over"}
+		return []string{"no replica took the run over"}
 	}
 	if why := w.rest(ctx, map[string]int{a.ID: 1}, a); why != "" {
 		return []string{"no rest: " + why}
@@ -145,11 +145,11 @@ func TestOwnerDies(t *testing.T) {
 	case <-both[1].done:
 		died = time.Now()
 	case <-ctx.Done():
-		t.Fatal("nobody died")
+		t.Fatal("no process crashed")
 	}
 	entries, _, err := w.told(ctx, a.Session)
 	if err != nil || len(entries) == 0 {
-		t.Fatalf("the dead owner's journal: %d entries, %v", len(entries), err)
+		t.Fatalf("the journal of the crashed owner: %d entries, %v", len(entries), err)
 	}
 	var lease api.Journal
 	if err := api.Decode(entries[len(entries)-1].data, &lease); err != nil {

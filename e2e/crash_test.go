@@ -76,10 +76,10 @@ func TestKilled(t *testing.T) {
 		response      string
 	}{
 		{"just accepted", "slow thought", nil, 0, "", "A thought that took its time."}, // slow, so that it has begun when the kill happens
-		{"while the model thinks", "slow thought", api.Thinking{}, 0, "", "A thought that took its time."},
-		{"while words arrive", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
-		{"in the middle of a tool", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},
-		{"after a tool's result", "fast tool", api.ToolEnd{}, 1, api.OutcomeOK, "Done with the tool."},
+		{"during the model call", "slow thought", api.Thinking{}, 0, "", "A thought that took its time."},
+		{"while the answer is streamed", "slow words", api.StreamDelta{}, 0, "", "These words come one by one and take a while to arrive at the one who reads them."},
+		{"during a tool call", "slow tool", api.ToolStart{}, 1, api.OutcomeUnknown, "After the tool: outcome unknown"},
+		{"after a result", "fast tool", api.ToolEnd{}, 1, api.OutcomeOK, "Done with the tool."},
 		{"after a turn is persisted", "fast tool", api.LoopPersist{}, 1, api.OutcomeOK, "Done with the tool."},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -221,7 +221,7 @@ func explains(t *testing.T, w *world) {
 		t.Errorf("history (-want +got):\n%s", diff)
 	}
 	refused[api.Agent](t, w, api.SleepAgent{Agent: a.ID, Until: 1}, api.Invalid)
-	refused[api.Explanation](t, w, api.ExplainAgent{Agent: "nobody"}, api.NotFound)
+	refused[api.Explanation](t, w, api.ExplainAgent{Agent: "unknown"}, api.NotFound)
 	if end := send(t, w, a.ID, "recall"); !end.Success {
 		t.Errorf("woken by a message: %+v", end)
 	}

@@ -59,7 +59,7 @@ func TestReplayShapes(t *testing.T) {
 			end := send(t, w, a.ID, "sleep")
 			await(t, w, api.LoopEnd{Session: a.Session}, func(e api.LoopEnd) bool { return e.Run != end.Run })
 		}},
-		{"a wake of its creator", 0, 1, func(t *testing.T, a api.Agent) {
+		{"a wake by the creator", 0, 1, func(t *testing.T, a api.Agent) {
 			await(t, w, api.AgentChanged{Agent: a.ID}, func(api.AgentChanged) bool { return true })
 			var err error
 			until(t.Context(), time.Minute, func() bool { // heartbeat may not have handled the event yet
@@ -132,7 +132,7 @@ func TestReplayShapes(t *testing.T) {
 			}
 			send(t, w, a.ID, "three")
 		}},
-		{"more turns than are shown", 0, 64, func(t *testing.T, a api.Agent) {
+		{"more turns than a prompt shows", 0, 64, func(t *testing.T, a api.Agent) {
 			for n := range 64 {
 				send(t, w, a.ID, fmt.Sprint("recall ", n))
 			}

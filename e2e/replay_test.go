@@ -104,7 +104,7 @@ func (l *load) forks(id string) {
 	before := balance()
 	v, err := fork(api.ForkTurn{Policy: true})
 	if err != nil || len(v.Forked.Calls) != len(v.Recorded.Calls) || v.Forked.Text != v.Recorded.Text {
-		t.Errorf("judged by the rules of now: %+v, %v", v, err)
+		t.Errorf("evaluated by the current rules: %+v, %v", v, err)
 	}
 	for i, c := range v.Forked.Calls {
 		if c.Action != api.Allow || c.Code != "ALLOWED" || v.Recorded.Calls[i].Tool != c.Tool {

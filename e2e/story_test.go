@@ -20,27 +20,27 @@ func TestStories(t *testing.T) {
 	t.Parallel()
 	worlds := map[string]func(testing.TB, map[string]string) *world{"one process": oneProcess, "many processes": manyProcesses}
 	stories := map[string]func(*testing.T, *world){
-		"an agent works with its tools":            works,
-		"a message wakes another agent":            wakesAnother,
-		"policy refuses a call":                    refuses,
-		"an agent sleeps and its alarm wakes it":   sleeps,
-		"its creator wakes it":                     woken,
-		"a cron tick wakes it":                     ticks,
-		"who cannot pay cannot think":              cannotPay,
-		"a provider that is busy is asked again":   asksAgain,
-		"messages of a session keep their order":   keepsOrder,
-		"wrong input changes nothing":              wrongInput,
-		"the HTTP surface tells the same":          overHTTP,
-		"a definition is replaced, not doubled":    appliedTwice,
-		"the same message twice is one run":        sentTwice,
-		"a call asked twice at once is paid once":  paidOnce,
-		"a call asked otherwise gives back a hold": askedOtherwise,
-		"a run is cancelled for good":              cancelled,
-		"a message interrupts":                     interrupts,
-		"a message steers the run under way":       steers,
-		"messages are collected into one run":      collects,
-		"a session is terminated":                  terminated,
-		"an agent is told to sleep, and explains":  explains,
+		"an agent uses its tools":                      works,
+		"a message wakes its recipient":                wakesAnother,
+		"policy refuses a call":                        refuses,
+		"an agent sleeps and its alarm wakes it":       sleeps,
+		"the creator wakes an agent":                   woken,
+		"a schedule entry wakes an agent":              ticks,
+		"a run without credits fails":                  cannotPay,
+		"a busy provider is called again":              asksAgain,
+		"messages of a session keep their order":       keepsOrder,
+		"invalid input changes nothing":                wrongInput,
+		"HTTP returns the same as NATS":                overHTTP,
+		"a definition is applied twice":                appliedTwice,
+		"a repeated message starts one run":            sentTwice,
+		"concurrent equal calls are paid once":         paidOnce,
+		"a call with another prompt releases its hold": askedOtherwise,
+		"a cancelled run is not resumed":               cancelled,
+		"mode interrupt":                               interrupts,
+		"mode steer":                                   steers,
+		"mode collect":                                 collects,
+		"a session is terminated":                      terminated,
+		"the creator puts an agent to sleep":           explains,
 	}
 	for name, begin := range worlds {
 		t.Run(name, func(t *testing.T) {
@@ -228,7 +228,7 @@ func woken(t *testing.T, w *world) {
 	if end.Response != "awake: breakfast" {
 		t.Errorf("end: %+v", end)
 	}
-	refused[api.Wake](t, w, api.RequestWake{Agent: "nobody", Cause: "creator-1"}, api.NotFound)
+	refused[api.Wake](t, w, api.RequestWake{Agent: "unknown", Cause: "creator-1"}, api.NotFound)
 }
 
 // ticks checks that an entry of the schedule wakes its agent. The entry fires every
@@ -269,7 +269,7 @@ func cannotPay(t *testing.T, w *world) {
 	}
 	lines := call[api.Transcript](t, w, api.GetTranscript{Session: a.Session}).Lines
 	if len(lines) != 1 || lines[0].Role != "user" || lines[0].Content != "hello" {
-		t.Errorf("the transcript has %+v, want the message and no words that nobody said", lines)
+		t.Errorf("the transcript has %+v, want the message and no answer", lines)
 	}
 	call[api.Posted](t, w, api.Deposit{ID: "rescue-" + a.ID, Agent: a.ID, Amount: api.Dollar, Source: "faucet"})
 	if again := send(t, w, a.ID, "hello"); !again.Success {
@@ -307,7 +307,7 @@ func keepsOrder(t *testing.T, w *world) {
 
 func wrongInput(t *testing.T, w *world) {
 	a := born(t, w, "Strict", api.Dollar)
-	refused[api.Accepted](t, w, api.SendMessage{Agent: "nobody", Content: "x"}, api.NotFound)
+	refused[api.Accepted](t, w, api.SendMessage{Agent: "unknown", Content: "x"}, api.NotFound)
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: " \n"}, api.Invalid)
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: strings.Repeat("x", api.MaxMessageBytes+1)}, api.Invalid)
 	refused[api.Accepted](t, w, api.SendMessage{Agent: a.ID, Content: "x", Mode: "shout"}, api.Invalid)
@@ -501,7 +501,7 @@ func askedOtherwise(t *testing.T, w *world) {
 		t.Error(err)
 	}
 	if left := held(); len(left) != 0 {
-		t.Errorf("after one that is dead: got the active holds %+v, want none", left)
+		t.Errorf("after a router that crashed: got the active holds %+v, want none", left)
 	}
 	if paid := settled(t, w, a); paid != 2 {
 		t.Errorf("paid %d times, want once for each call", paid)

@@ -19,11 +19,11 @@ func TestOverdue(t *testing.T) {
 		want  summary
 		says  string
 	}{
-		"it still waits": {api.RunState{Status: api.RunQueued}, nil, summary{Sent: 1, Lost: 1}, "lost: r of session s, accepted 1970-01-01T00:00:01Z: queued after 0 turns"},
-		"cancelled":      {api.RunState{Status: api.RunRunning, Turns: 1, Cancelled: true}, nil, summary{Sent: 1, Lost: 1}, "running after 1 turns, cancelled"},
-		"not known":      {api.RunState{}, api.Errorf(api.NotFound, "there is no run r yet"), summary{Sent: 1, Lost: 1}, "there is no run r yet"},
-		"over":           {api.RunState{Status: api.RunEnded, Success: true, Turns: 2, EndedAt: 2_000_000}, nil, summary{Sent: 1, Runs: 1, Turns: 2, Unheard: 1}, "unheard: r"},
-		"over, badly":    {api.RunState{Status: api.RunEnded, Error: "no money"}, nil, summary{Sent: 1, Failed: 1, Unheard: 1}, "failed and unheard: r of session s, accepted 1970-01-01T00:00:01Z: ended after 0 turns: no money"},
+		"queued":    {api.RunState{Status: api.RunQueued}, nil, summary{Sent: 1, Lost: 1}, "lost: r of session s, accepted 1970-01-01T00:00:01Z: queued after 0 turns"},
+		"cancelled": {api.RunState{Status: api.RunRunning, Turns: 1, Cancelled: true}, nil, summary{Sent: 1, Lost: 1}, "running after 1 turns, cancelled"},
+		"unknown":   {api.RunState{}, api.Errorf(api.NotFound, "there is no run r yet"), summary{Sent: 1, Lost: 1}, "there is no run r yet"},
+		"over":      {api.RunState{Status: api.RunEnded, Success: true, Turns: 2, EndedAt: 2_000_000}, nil, summary{Sent: 1, Runs: 1, Turns: 2, Unheard: 1}, "unheard: r"},
+		"it failed": {api.RunState{Status: api.RunEnded, Error: "no money"}, nil, summary{Sent: 1, Failed: 1, Unheard: 1}, "failed and unheard: r of session s, accepted 1970-01-01T00:00:01Z: ended after 0 turns: no money"},
 	} {
 		l := &load{ends: map[string]*end{}, runs: map[string]int{}}
 		l.overdue(api.Accepted{Run: "r", Session: "s", At: 1_000_000}, c.state, c.err, began)

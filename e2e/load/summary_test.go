@@ -20,15 +20,15 @@ func TestAuditSaysNo(t *testing.T) {
 		ok              bool
 		doubled, unpaid int
 	}{
-		"all is well":                {entries: good, ok: true},
-		"a hold settled twice":       {entries: append(good[:3:3], settle("h2", "r.2")), doubled: 1, unpaid: 1},
-		"a turn paid from two holds": {entries: append(good[:3:3], settle("h3", "r.2")), unpaid: 1},
-		"a turn not paid":            {entries: good[:2], unpaid: 1},
-		"an answer broke off before": {entries: append(good[:3:3], broken), ok: true},
-		"only what broke off":        {entries: append(good[:2:2], broken), unpaid: 1},
-		"a run lost":                 {entries: good, before: summary{Lost: 1}},
-		"a run failed":               {entries: good, before: summary{Failed: 1}},
-		"a message refused":          {entries: good, before: summary{Refused: 1}},
+		"no fault":                    {entries: good, ok: true},
+		"a hold settled twice":        {entries: append(good[:3:3], settle("h2", "r.2")), doubled: 1, unpaid: 1},
+		"a turn paid from two holds":  {entries: append(good[:3:3], settle("h3", "r.2")), unpaid: 1},
+		"a turn not paid":             {entries: good[:2], unpaid: 1},
+		"an earlier answer broke off": {entries: append(good[:3:3], broken), ok: true},
+		"only a broken answer":        {entries: append(good[:2:2], broken), unpaid: 1},
+		"a run lost":                  {entries: good, before: summary{Lost: 1}},
+		"a run failed":                {entries: good, before: summary{Failed: 1}},
+		"a message refused":           {entries: good, before: summary{Refused: 1}},
 	} {
 		s := c.before
 		s.Runs, s.LedgerOK = 1, true

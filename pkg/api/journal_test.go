@@ -27,7 +27,7 @@ func TestJournalEvents(t *testing.T) {
 			[]api.Message{api.LoopStart{Run: "r", Session: "s", Agent: "a", Kind: api.RunMessage, At: 1}},
 		},
 		"another owner's begin": {api.EntryBegin, `{"begin":{"at":1,"attempt":2}}`, nil},
-		"a begin with what an owner has left": {
+		"a begin with changes of the previous owner": {
 			api.EntryBegin, `{"persisted":8,"changed":[{"agent":"a","name":"","address":"","state":"running","previous":"sleeping","seq":4,"at":3}],"begin":{"at":1}}`,
 			[]api.Message{persisted, changed},
 		},
@@ -97,14 +97,14 @@ func TestJournalHeld(t *testing.T) {
 		m          api.Journal
 		held, open bool
 	}{
-		"another owner's":                   {api.Journal{Kind: api.EntryBegin, Owner: "x/1", Expires: 11}, true, true},
-		"another owner's, and over":         {api.Journal{Kind: api.EntryBegin, Owner: "x/1", Expires: 10}, false, true},
-		"one's own":                         {api.Journal{Kind: api.EntryBegin, Owner: "i/2", Expires: 11}, false, false},
-		"of an instance before":             {api.Journal{Kind: api.EntryBegin, Owner: "i/1", Expires: 11}, false, false},
-		"of an end":                         {api.Journal{Kind: api.EntryEnd, Owner: "x/1", Expires: 11}, false, false},
-		"of a release":                      {api.Journal{Kind: api.EntryRelease, Owner: "x/1", Expires: 11}, false, false},
-		"of a release of anima before":      {api.Journal{Kind: api.EntryThought}, false, true},
-		"none, as of a session without one": {api.Journal{}, false, true},
+		"another owner's":          {api.Journal{Kind: api.EntryBegin, Owner: "x/1", Expires: 11}, true, true},
+		"another owner's, expired": {api.Journal{Kind: api.EntryBegin, Owner: "x/1", Expires: 10}, false, true},
+		"its own":                  {api.Journal{Kind: api.EntryBegin, Owner: "i/2", Expires: 11}, false, false},
+		"of an earlier instance":   {api.Journal{Kind: api.EntryBegin, Owner: "i/1", Expires: 11}, false, false},
+		"of an end":                {api.Journal{Kind: api.EntryEnd, Owner: "x/1", Expires: 11}, false, false},
+		"of a release":             {api.Journal{Kind: api.EntryRelease, Owner: "x/1", Expires: 11}, false, false},
+		"of an earlier release":    {api.Journal{Kind: api.EntryThought}, false, true},
+		"no entry":                 {api.Journal{}, false, true},
 	} {
 		if held, open := c.m.Held("i/2", 10); held != c.held || open != c.open {
 			t.Errorf("%s: held %t, open %t, want %t, %t", name, held, open, c.held, c.open)

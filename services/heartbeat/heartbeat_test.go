@@ -134,7 +134,7 @@ func TestRefusals(t *testing.T) {
 	if _, err := bus.Call[api.Alarm](t.Context(), b, api.SetAlarm{ID: "x", Agent: "lucky", At: far}); api.CodeOf(err) != api.Invalid {
 		t.Errorf("far alarm: got %v, want invalid", err)
 	}
-	if _, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "nobody", Cause: "c"}); api.CodeOf(err) != api.NotFound {
+	if _, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "unknown", Cause: "c"}); api.CodeOf(err) != api.NotFound {
 		t.Errorf("wake of an unknown agent: got %v, want not found", err)
 	}
 	if _, err := bus.Call[api.Wake](t.Context(), b, api.RequestWake{Agent: "lucky", Cause: "a.b"}); api.CodeOf(err) != api.Invalid {

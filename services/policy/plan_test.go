@@ -32,12 +32,12 @@ func TestApprovePlan(t *testing.T) {
 		code string
 	}{
 		{"at the limit", plan, api.Allow, "ALLOWED"},
-		{"above it", with("g2", func(p *api.ApprovePlan) { p.Cost++ }), api.Quarantine, "PLAN_OVER_LIMIT"},
+		{"above the limit", with("g2", func(p *api.ApprovePlan) { p.Cost++ }), api.Quarantine, "PLAN_OVER_LIMIT"},
 		{"99,999 cents", with("g3", func(p *api.ApprovePlan) { p.Cost = 99_999 * api.Cent }), api.Quarantine, "PLAN_OVER_LIMIT"},
-		{"by itself", with("g4", func(p *api.ApprovePlan) { p.By.Kind = api.Self }), api.Allow, "ALLOWED"},
+		{"by the agent", with("g4", func(p *api.ApprovePlan) { p.By.Kind = api.Self }), api.Allow, "ALLOWED"},
 		{"in a wake", with("g5", func(p *api.ApprovePlan) { p.By.Kind = api.HeartbeatKind }), api.Allow, "ALLOWED"},
-		{"a peer's", with("g6", func(p *api.ApprovePlan) { p.By = api.Principal{Kind: api.Peer, Address: "0x1"} }), api.Quarantine, "PLAN_BY_STRANGER"},
-		{"nobody's", with("g7", func(p *api.ApprovePlan) { p.By = api.Principal{} }), api.Quarantine, "PLAN_BY_STRANGER"},
+		{"by a peer", with("g6", func(p *api.ApprovePlan) { p.By = api.Principal{Kind: api.Peer, Address: "0x1"} }), api.Quarantine, "PLAN_BY_STRANGER"},
+		{"no principal", with("g7", func(p *api.ApprovePlan) { p.By = api.Principal{} }), api.Quarantine, "PLAN_BY_STRANGER"},
 	} {
 		d := must[api.Decision](t, b, tt.m)
 		if d.Action != tt.want || d.Code != tt.code || d.Token != "" || d.Turn != tt.m.Goal || d.Index != 1 || d.Tool != api.PlanTool {

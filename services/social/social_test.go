@@ -127,7 +127,7 @@ func TestSendClaimSettle(t *testing.T) {
 	if d := cmp.Diff([]api.InboxMessage{want}, list); d != "" {
 		t.Errorf("listed: -want +got\n%s", d)
 	}
-	if got := call[api.Inbox](t, b, api.ClaimInbox{Agent: "nobody", Run: "r1"}); got.Messages == nil || len(got.Messages) != 0 {
+	if got := call[api.Inbox](t, b, api.ClaimInbox{Agent: "unknown", Run: "r1"}); got.Messages == nil || len(got.Messages) != 0 {
 		t.Errorf("of an unknown agent: got %+v, want an empty list", got)
 	}
 }
@@ -149,7 +149,7 @@ func TestRefusals(t *testing.T) {
 		send api.Send
 		code api.Code
 	}{
-		"somebody else's name": {forged, api.Denied}, "another content": {changed, api.Denied},
+		"another sender": {forged, api.Denied}, "another content": {changed, api.Denied},
 		"old": {old(6 * time.Minute), api.Invalid}, "from the future": {old(-2 * time.Minute), api.Invalid},
 		"almost old": {old(4 * time.Minute), ""},
 	} {
@@ -327,15 +327,15 @@ func TestWireErrors(t *testing.T) {
 		status       int
 		says         string
 	}{
-		"forged":           {"POST", "/v1/messages", nil, forged, 403, "signature is not that of"},
-		"empty":            {"POST", "/v1/messages", nil, empty, 400, "empty"},
-		"no object":        {"POST", "/v1/messages", nil, "text", 400, "JSON"},
-		"too large":        {"POST", "/v1/messages", nil, strings.Repeat("a", 400_000), 413, "larger"},
-		"poll unsigned":    {"POST", "/v1/messages/poll", nil, map[string]any{}, 401, "X-Wallet-Address"},
-		"poll of another":  {"POST", "/v1/messages/poll", with(bob.auth(t, time.Now()), "X-Wallet-Address", alice.lower()), map[string]any{}, 401, "signature"},
-		"poll with an old": {"POST", "/v1/messages/poll", stale, map[string]any{}, 401, "ago"},
-		"poll, bad cursor": {"POST", "/v1/messages/poll", bob.auth(t, time.Now()), map[string]any{"cursor": "x"}, 400, "cursor"},
-		"count unsigned":   {"GET", "/v1/messages/count", nil, nil, 401, "X-Wallet-Address"},
+		"forged":              {"POST", "/v1/messages", nil, forged, 403, "signature is not that of"},
+		"empty":               {"POST", "/v1/messages", nil, empty, 400, "empty"},
+		"no object":           {"POST", "/v1/messages", nil, "text", 400, "JSON"},
+		"too large":           {"POST", "/v1/messages", nil, strings.Repeat("a", 400_000), 413, "larger"},
+		"poll unsigned":       {"POST", "/v1/messages/poll", nil, map[string]any{}, 401, "X-Wallet-Address"},
+		"poll of another":     {"POST", "/v1/messages/poll", with(bob.auth(t, time.Now()), "X-Wallet-Address", alice.lower()), map[string]any{}, 401, "signature"},
+		"poll, old signature": {"POST", "/v1/messages/poll", stale, map[string]any{}, 401, "ago"},
+		"poll, bad cursor":    {"POST", "/v1/messages/poll", bob.auth(t, time.Now()), map[string]any{"cursor": "x"}, 400, "cursor"},
+		"count unsigned":      {"GET", "/v1/messages/count", nil, nil, 401, "X-Wallet-Address"},
 	} {
 		var f failure
 		status, _ := r.do(t, test.method, test.path, test.header, test.body, &f)

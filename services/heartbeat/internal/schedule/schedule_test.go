@@ -125,13 +125,13 @@ func TestStale(t *testing.T) {
 		"asleep":                 {schedule.Agent{State: api.StateSleeping, Changed: set.Add(time.Second)}, false},
 		"not yet asleep":         {schedule.Agent{State: api.StateRunning, Changed: set.Add(-time.Second)}, false},
 		"woken since":            {schedule.Agent{State: api.StateWaking, Changed: set.Add(time.Second)}, true},
-		"died since":             {schedule.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
+		"dead since then":        {schedule.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
 		"running since, low":     {schedule.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
-		"asleep since long ago":  {schedule.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
-		"changed at that moment": {schedule.Agent{State: api.StateRunning, Changed: set}, false},
+		"asleep for long":        {schedule.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
+		"changed at that time":   {schedule.Agent{State: api.StateRunning, Changed: set}, false},
 		"woken when it was due":  {schedule.Agent{State: api.StateWaking, Changed: at}, false}, // possibly by this alarm
 		"woken after it was due": {schedule.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
-		"died after it was due":  {schedule.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
+		"dead after it was due":  {schedule.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
 	}
 	for name, test := range tests {
 		if got := test.agent.Stale(set, at); got != test.want {

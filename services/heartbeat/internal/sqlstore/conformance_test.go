@@ -145,7 +145,7 @@ func agents(t *testing.T, open open) {
 	see(t, s, dead, false)
 	see(t, s, sleeping("a", 3), false) // older: ignored
 	see(t, s, sleeping("a", 4), false) // the same state again
-	see(t, s, sleeping("a", 5), true)  // not dead any more
+	see(t, s, sleeping("a", 5), true)  // no longer dead
 	see(t, s, sleeping("a", 6), false)
 }
 
@@ -188,7 +188,7 @@ func many(t *testing.T, open open) {
 		t.Errorf("%d entries are due, want those of all but a dead agent", len(got))
 	}
 	if stirred, err := s.SeeAgents(t.Context()); err != nil || stirred {
-		t.Errorf("of nobody: stirred %v, %v", stirred, err)
+		t.Errorf("of no agent: stirred %v, %v", stirred, err)
 	}
 }
 
@@ -217,7 +217,7 @@ func entries(t *testing.T, open open) {
 
 	all, err := s.Schedule(t.Context(), "")
 	ok(t, err)
-	diff(t, "everyone's schedule", append(want, schedule.Entry{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
+	diff(t, "schedule of all agents", append(want, schedule.Entry{Agent: "b", Name: "keep", Cron: "0 0 * * *", Next: noon(43200)}), all)
 
 	// The same schedule again, after an entry is due and before it has fired: the firing
 	// must not be lost or repeated.

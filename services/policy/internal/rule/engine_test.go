@@ -41,10 +41,10 @@ func TestEngine(t *testing.T) {
 	}{
 		"no rules allow":          {nil, rule.Allowed, api.Allow, []string{}, nil},
 		"by priority":             {[]rule.Rule{fixed("c", 3, nil), fixed("b", 2, nil), fixed("a", 1, nil)}, rule.Allowed, api.Allow, []string{"a", "b", "c"}, nil},
-		"ties keep their order":   {[]rule.Rule{fixed("z", 1, nil), fixed("a", 1, nil)}, rule.Allowed, api.Allow, []string{"z", "a"}, nil},
+		"equal priorities":        {[]rule.Rule{fixed("z", 1, nil), fixed("a", 1, nil)}, rule.Allowed, api.Allow, []string{"z", "a"}, nil},
 		"first deny stops":        {[]rule.Rule{fixed("a", 1, no), fixed("b", 2, nil)}, "NO", api.Deny, []string{"a"}, []string{"a"}},
 		"quarantine is kept":      {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, nil)}, "WAIT", api.Quarantine, []string{"a", "b"}, []string{"a"}},
-		"later deny wins":         {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, no)}, "NO", api.Deny, []string{"a", "b"}, []string{"a", "b"}},
+		"deny after a quarantine": {[]rule.Rule{fixed("a", 1, wait), fixed("b", 2, no)}, "NO", api.Deny, []string{"a", "b"}, []string{"a", "b"}},
 		"allow has no effect":     {[]rule.Rule{fixed("a", 1, yes), fixed("b", 2, no)}, "NO", api.Deny, []string{"a", "b"}, []string{"b"}},
 		"an error denies":         {[]rule.Rule{fails}, rule.RuleError, api.Deny, []string{"fails"}, []string{"fails"}},
 		"a panic denies":          {[]rule.Rule{panics}, rule.RuleError, api.Deny, []string{"panics"}, []string{"panics"}},
@@ -77,7 +77,7 @@ func TestEngine(t *testing.T) {
 					t.Errorf("message %q must name the rule and nothing from inside it", d.Message)
 				}
 				if d.Err == nil {
-					t.Error("the operator is not told why")
+					t.Error("no cause for the log")
 				}
 			}
 		})

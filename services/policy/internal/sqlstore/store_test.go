@@ -79,8 +79,8 @@ func TestStore(t *testing.T) {
 				t.Errorf("behind %s: got %+v, %v, want the rest of the list", d.ID, rest, err)
 			}
 		}
-		if list, err := s.List(ctx, api.ListDecisions{Agent: "nobody", Limit: 10}, sqlstore.Place{}); err != nil || list == nil || len(list) != 0 {
-			t.Errorf("nobody's: %+v, %v, want an empty list", list, err)
+		if list, err := s.List(ctx, api.ListDecisions{Agent: "unknown", Limit: 10}, sqlstore.Place{}); err != nil || list == nil || len(list) != 0 {
+			t.Errorf("of an unknown agent: %+v, %v, want an empty list", list, err)
 		}
 	})
 }

@@ -176,7 +176,7 @@ func TestAuthenticate(t *testing.T) {
 		address, sig, at string
 		now              time.Time
 	}{
-		"nobody":       {"", pollSig, signedAt, now},
+		"no address":   {"", pollSig, signedAt, now},
 		"another":      {peerAddr, pollSig, signedAt, now},
 		"a send":       {testAddr, helloSig, signedAt, now},
 		"old":          {testAddr, pollSig, signedAt, now.Add(message.MaxAge + time.Second)},

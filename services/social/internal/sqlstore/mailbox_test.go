@@ -60,7 +60,7 @@ func claim(t *testing.T, open open) {
 	got, err = s.Claim(ctx, address("erin"), "r1", address("carol"), 10, noon(40))
 	want(t, "claim of one sender", got, err, "from1", "from3")
 	got, err = s.Claim(ctx, address("erin"), "r2", "", 10, noon(41))
-	want(t, "what the other sent", got, err, "from0", "from2")
+	want(t, "messages of the other sender", got, err, "from0", "from2")
 }
 
 func waiting(t *testing.T, open open) {
@@ -178,7 +178,7 @@ func list(t *testing.T, open open) {
 	got, err = s.List(ctx, bob, inbox.InProgress, "", 0, 10)
 	want(t, "of a status", got, err, "0")
 	got, err = s.List(ctx, address("carol"), "", "", 0, 10)
-	want(t, "of nobody", got, err)
+	want(t, "of an empty mailbox", got, err)
 }
 
 func poll(t *testing.T, open open) {
