@@ -3,7 +3,6 @@ package memory
 import (
 	"cmp"
 	"encoding/json"
-	"iter"
 	"net/url"
 	"regexp"
 	"slices"
@@ -86,12 +85,12 @@ func signals(c api.CallState, at int64) []Fact {
 	if _, builtin := catalog.Named(c.Tool); builtin && !slices.Contains(outward, c.Tool) {
 		return nil
 	}
-	text := start(sanitize.Clean(start(c.Result, maxScanned)), maxScanned)
+	text := sanitize.Bytes(sanitize.Clean(sanitize.Bytes(c.Result, maxScanned)), maxScanned)
 	found := scan(text)
 	if found&signal == 0 {
 		return nil
 	}
-	tool := first(c.Tool, 64)
+	tool := sanitize.Chars(c.Tool, 64)
 	from, asked := host(c.Arguments)
 	named := slices.ContainsFunc(marketTool, func(w string) bool { return strings.Contains(strings.ToLower(tool), w) })
 	if !named && !asked && found&market == 0 {
@@ -109,8 +108,8 @@ func extract(text, tool, from string, at int64) []Fact {
 	}
 	var all []fragment
 	page := 0 // recency of the text's own date
-	for f := range fragments(text) {
-		s := first(strings.Join(strings.Fields(f), " "), maxSignal)
+	for _, f := range fragments(text) {
+		s := sanitize.Chars(strings.Join(strings.Fields(f), " "), maxSignal)
 		found := scan(s)
 		if found&(signal|dated) == 0 || found&secret != 0 {
 			continue
@@ -178,7 +177,7 @@ func host(arguments json.RawMessage) (string, bool) {
 	if !strings.Contains(address, "://") {
 		address = "//" + address
 	}
-	u, err := url.Parse(start(address, 2048))
+	u, err := url.Parse(sanitize.Bytes(address, 2048))
 	if err != nil || !isHost(u.Hostname()) {
 		return "", true
 	}
@@ -192,54 +191,33 @@ func bare(host string) string {
 
 // fragments returns the lines of a text. The only line, or one longer than maxSignal, is
 // split into sentences, or into records if it is JSON.
-func fragments(text string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		var lines []string
-		for line := range strings.SplitSeq(text, "\n") {
-			line = strings.TrimSpace(line)
-			if len(line) > 2 && line[0] == '[' && isLetter(line[1]) && line[len(line)-1] == ']' {
-				continue // source and truncation marks are added by loop
-			}
-			// Marks of quotations, lists and tables.
-			if line = strings.TrimLeft(line, "> \t-*#|•"); line != "" {
-				lines = append(lines, line)
-			}
+func fragments(text string) (all []string) {
+	var lines []string
+	for line := range strings.SplitSeq(text, "\n") {
+		line = strings.TrimSpace(line)
+		if len(line) > 2 && line[0] == '[' && isLetter(line[1]) && line[len(line)-1] == ']' {
+			continue // source and truncation marks are added by loop
 		}
-		for _, line := range lines {
-			parts := sentences(line)
-			switch {
-			case len(lines) > 1 && len(line) <= maxSignal:
-				parts = slices.Values([]string{line})
-			case line[0] == '{' || line[0] == '[':
-				parts = strings.SplitSeq(line, "}")
-			}
-			for s := range parts {
-				if !yield(s) {
-					return
-				}
-			}
+		// Marks of quotations, lists and tables.
+		if line = strings.TrimLeft(line, "> \t-*#|•"); line != "" {
+			lines = append(lines, line)
 		}
 	}
+	for _, line := range lines {
+		switch {
+		case len(lines) > 1 && len(line) <= maxSignal:
+			all = append(all, line)
+		case line[0] == '{' || line[0] == '[':
+			all = append(all, strings.Split(line, "}")...)
+		default:
+			all = append(all, strings.Split(sentences.Replace(line), "\n")...)
+		}
+	}
+	return all
 }
 
-// sentences splits a line after a full stop, exclamation or question mark that a space
-// follows.
-func sentences(line string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		from := 0
-		for i := 1; i < len(line); i++ {
-			if line[i] == ' ' && strings.IndexByte(".!?", line[i-1]) >= 0 {
-				if !yield(line[from:i]) {
-					return
-				}
-				from = i + 1
-			}
-		}
-		if from < len(line) {
-			yield(line[from:])
-		}
-	}
-}
+// sentences ends each sentence of a line with a line end.
+var sentences = strings.NewReplacer(". ", ".\n", "! ", "!\n", "? ", "?\n")
 
 // signs are the possible subjects of a text, by its words.
 type signs uint8
@@ -260,101 +238,92 @@ var kinds = []struct {
 	name, category string
 }{{pricing, "pricing", "financial"}, {demand, "demand", "market"}, {competitor, "competitor", "market"}}
 
-// longestSign is the length of the longest word in signWords, in bytes.
-const longestSign = 13
+// vocabulary holds the words with a meaning. after is the text before the word that gives
+// it this meaning, or [number]; "": it always has it.
+var vocabulary = []struct {
+	signs        signs
+	after, words string
+}{
+	{pricing | market, "", "price prices priced pricing"},
+	{pricing, "", "cost costs fee fees subscription subscriptions rate rates revenue revenues"},
+	{market, "", "usd usdc"},
+	{pricing | market, number, "usd usdc"},
+	{pricing, number, "cent cents"},
+	{demand | market, "", "demand demands"},
+	{demand, "", "trend trends trending growth volume volumes traffic adoption users waitlist backlog orders"},
+	{competitor | market, "", "competitor competitors alternative alternatives rival rivals"},
+	{competitor, "", "vs versus"},
+	{competitor, "market ", "leader leaders"},
+	{dated, "", "updated published posted modified dated date"},
+	{dated, "as ", "of"},
+	{secret, "", "password passwords passphrase mnemonic bearer secret secrets apikey"},
+}
 
-var signWords = func() map[string]signs {
-	m := map[string]signs{"usd": market, "usdc": market}
-	for _, l := range []struct {
-		signs signs
-		words string
-	}{
-		{pricing | market, "price prices priced pricing"},
-		{pricing, "cost costs fee fees subscription subscriptions rate rates revenue revenues"},
-		{demand | market, "demand demands"},
-		{demand, "trend trends trending growth volume volumes traffic adoption users waitlist backlog orders"},
-		{competitor | market, "competitor competitors alternative alternatives rival rivals"},
-		{competitor, "vs versus"},
-		{dated, "updated published posted modified dated date"},
-		{secret, "password passwords passphrase mnemonic bearer secret secrets apikey"},
-	} {
-		for w := range strings.FieldsSeq(l.words) {
-			m[w] = l.signs
+const (
+	number      = "0" // a digit and at most one space, or digits that begin the word, as in 5usd
+	longestSign = 13  // length of the longest word, in bytes
+)
+
+type meaning struct {
+	signs signs
+	after string
+}
+
+// meanings is the vocabulary by word. shapes holds, by first letter, the lengths of its
+// words, as bits; it excludes most words of a text without a lookup.
+var meanings, shapes = func() (m map[string][]meaning, s [256]uint16) {
+	m = map[string][]meaning{}
+	for _, v := range vocabulary {
+		for w := range strings.FieldsSeq(v.words) {
+			m[w] = append(m[w], meaning{v.signs, v.after})
+			s[w[0]] |= 1 << len(w)
 		}
 	}
-	return m
-}()
-
-// shapes holds, by first letter, the lengths of the words with a meaning, as bits. It
-// excludes most words without a lookup.
-var shapes = func() [256]uint16 {
-	var s [256]uint16
-	for w := range signWords {
-		s[w[0]] |= 1 << len(w)
-	}
-	for _, w := range []string{"cent", "cents", "leader", "leaders", "of"} { // they have a meaning after certain words
-		s[w[0]] |= 1 << len(w)
-	}
-	for c := '0'; c <= '9'; c++ { // as in 5usd
-		s[c] = 1<<(longestSign+1) - 1
-	}
-	return s
+	return m, s
 }()
 
 // scan returns the signs of a text in one pass without allocations, because it is applied
 // to the answers of all tools that may have queried a market.
 func scan(text string) signs {
 	var found signs
-	var word [longestSign]byte
-	n, from := 0, 0
+	from, unit := 0, 0 // the beginning of a word, and of its part after the digits that begin it
 	for i := range len(text) + 1 {
-		c := byte(' ')
-		if i < len(text) {
-			c = text[i]
-		}
-		if isLetter(c) || isDigit(c) {
-			if n == 0 {
-				from = i
+		if i < len(text) && (isLetter(text[i]) || isDigit(text[i])) {
+			if i == unit && isDigit(text[i]) {
+				unit++
 			}
-			if n < len(word) {
-				word[n] = lower(c)
-			}
-			n++
 			continue
 		}
-		if n > 0 && n <= len(word) && shapes[word[0]]&(1<<n) != 0 {
-			found |= wordSigns(word[:n], text[:from])
+		if unit < i && i-from <= longestSign && shapes[lower(text[unit])]&(1<<(i-unit)) != 0 {
+			found |= wordSigns(text[:i], from, unit)
 		}
-		n = 0
-		if c == '$' && amount(text[i+1:]) {
+		if i < len(text) && text[i] == '$' && amount(text[i+1:]) {
 			found |= pricing | market
 		}
+		from, unit = i+1, i+1
 	}
 	return found
 }
 
-// wordSigns returns the signs of a word in lower case, given the text before it.
-func wordSigns(word []byte, before string) signs {
-	found := signWords[string(word)]
-	unit := 0
-	for unit < len(word) && isDigit(word[unit]) {
-		unit++
+// wordSigns returns the signs of the word that ends a text. The word begins at from, and
+// after its digits at unit.
+func wordSigns(text string, from, unit int) (found signs) {
+	var word [longestSign]byte
+	n := copy(word[:], text[unit:])
+	for i := range n {
+		word[i] = lower(word[i])
 	}
-	switch string(word[unit:]) {
-	case "usd", "usdc":
-		found |= market
-		fallthrough
-	case "cent", "cents":
-		if n := strings.TrimSuffix(before, " "); unit > 0 || n != "" && isDigit(n[len(n)-1]) {
-			found |= pricing
+	for _, m := range meanings[string(word[:n])] {
+		given := follows(text[:from], m.after)
+		switch m.after {
+		case "":
+			given = from == unit
+		case number:
+			before := strings.TrimSuffix(text[:from], " ")
+			given = from < unit || before != "" && isDigit(before[len(before)-1])
 		}
-	case "leader", "leaders":
-		if follows(before, "market ") {
-			found |= competitor
-		}
-	case "of":
-		if follows(before, "as ") {
-			found |= dated
+		if given {
+			found |= m.signs
 		}
 	}
 	return found
@@ -406,18 +375,20 @@ var sourceWords = []struct {
 	{unknown, strings.Fields("exec shell unknown")},
 }
 
+// sites are hosts, with the trust in them and in their subdomains.
+var sites = map[string]int{"github.com": official, "wikipedia.org": official, "gov": official, "edu": official, "x.com": gossip}
+
 // sourceTrust returns the trust in content that a tool got from a host, in hundredths: by
 // the host, otherwise by the tool. Only whole words of a host count, because an author
 // can choose any path. The name of a tool never makes it official, because its provider
 // chose the name.
 func sourceTrust(tool, host string) int {
-	under := func(site string) bool { return host == site || strings.HasSuffix(host, "."+site) }
-	switch {
-	case under("github.com"), under("wikipedia.org"), under("gov"), under("edu"):
-		return official
-	case under("x.com"):
-		return gossip
-	case tool == "read_file": // a file does not have an author
+	for site, trust := range sites { // at most one matches
+		if host == site || strings.HasSuffix(host, "."+site) {
+			return trust
+		}
+	}
+	if tool == "read_file" { // a file does not have an author
 		return unknown
 	}
 	for _, name := range []string{host, strings.ToLower(tool)} {
@@ -480,25 +451,24 @@ func mayDate(s string) bool {
 	return strings.Contains(s, " ago") || strings.Contains(s, "day") || strings.Contains(s, "just now")
 }
 
+// ages are the units of an age, in days.
+var ages = map[string]float64{"second": 1. / 86400, "minute": 1. / 1440, "hour": 1. / 24, "day": 1, "week": 7, "month": 30, "year": 365}
+
 // freshness returns the recency of a match of dates.
 func freshness(m []string, at int64) int {
-	number := func(s string) int {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			return 1 // "a", "an", "one"
-		}
-		return n
-	}
 	switch {
 	case m[1] != "":
-		return sinceDay(number(m[1]), time.Month(number(m[2])), number(m[3]), at)
+		return sinceDay("2006 1 2", m[1:4], at)
 	case m[4] != "":
-		return sinceDay(number(m[6]), monthOf(m[5]), number(m[4]), at)
+		return sinceDay("2 Jan 2006", m[4:7], at)
 	case m[7] != "":
-		return sinceDay(number(m[9]), monthOf(m[7]), number(m[8]), at)
+		return sinceDay("Jan 2 2006", m[7:10], at)
 	case m[10] != "":
-		days := map[string]float64{"second": 1. / 86400, "minute": 1. / 1440, "hour": 1. / 24, "day": 1, "week": 7, "month": 30, "year": 365}
-		return byAge(float64(number(m[10])) * days[m[11]])
+		n, err := strconv.Atoi(m[10])
+		if err != nil {
+			n = 1 // "a", "an", "one"
+		}
+		return byAge(float64(n) * ages[m[11]])
 	case m[12] != "":
 		return freshToday
 	case m[13] != "":
@@ -507,16 +477,12 @@ func freshness(m []string, at int64) int {
 	return unreadable
 }
 
-func monthOf(name string) time.Month {
-	return time.Month(strings.Index("janfebmaraprmayjunjulaugsepoctnovdec", name)/3 + 1)
-}
-
-// sinceDay returns the recency of a day in UTC. A day that is not in the calendar, or
-// more than a day in the future, is unreadable.
-func sinceDay(year int, month time.Month, day int, at int64) int {
-	d := time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
+// sinceDay returns the recency of a day in UTC, given its parts in the order of a layout.
+// A day that is not in the calendar, or more than a day in the future, is unreadable.
+func sinceDay(layout string, parts []string, at int64) int {
+	d, err := time.Parse(layout, strings.Join(parts, " "))
 	age := time.UnixMicro(at).Sub(d)
-	if d.Month() != month || d.Day() != day || age < -24*time.Hour {
+	if err != nil || age < -24*time.Hour {
 		return unreadable
 	}
 	return byAge(age.Hours() / 24)
@@ -575,21 +541,10 @@ func isHost(s string) bool {
 // names reports whether a word can be the subject of a signal.
 func names(word string) bool {
 	w := Fold(word)
-	return utf8.RuneCountInString(w) > 1 && !stopWords[w] && signWords[w] == 0 && !isDigit(w[0]) && !slices.Contains(unspecific, w)
+	return utf8.RuneCountInString(w) > 1 && !stopWords[w] && meanings[w] == nil && !isDigit(w[0]) && !slices.Contains(unspecific, w)
 }
 
 // unspecific are words next to an amount, and names of fields, that are no subjects.
-var unspecific = strings.Fields("cent cents leader leaders name id title symbol item product plan tier url description available per month monthly year yearly day daily today yesterday week weekly ago total new free")
+var unspecific = strings.Fields("name id title symbol item product plan tier url description available per month monthly year yearly day daily today yesterday week weekly ago total new free")
 
-func folded(s string) string { return first(Fold(s), maxSubject) }
-
-// start returns the first n bytes of a text at most, ending at a character.
-func start(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
+func folded(s string) string { return sanitize.Chars(Fold(s), maxSubject) }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // MaxGenesis is the length of the genesis prompt in characters
@@ -57,7 +59,7 @@ The first law outranks the second, and the second the third.
 // the rest.
 func Genesis(text string) (genesis, more string) {
 	text = strings.TrimSpace(Inert(text))
-	head := chars(text, MaxGenesis)
+	head := sanitize.Chars(text, MaxGenesis)
 	if rest := text[len(head):]; rest != "" {
 		more = "## Genesis, continued\n" + rest
 	}

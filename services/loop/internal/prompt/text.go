@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -61,36 +60,16 @@ func Cut(s string) string {
 	if len(s) <= MaxResult {
 		return s
 	}
-	head := upTo(s, MaxResult)
+	head := sanitize.Bytes(s, MaxResult)
 	return fmt.Sprintf("%s\n[%d more bytes were cut]", head, len(s)-len(head))
-}
-
-// upTo returns the longest prefix of s that has at most n bytes and ends at a character.
-func upTo(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n = max(n, 0); n > 0 && !utf8.RuneStart(s[n]); n-- {
-	}
-	return s[:n]
-}
-
-// chars returns the first n characters of s.
-func chars(s string, n int) string {
-	for i := range s {
-		if n--; n < 0 {
-			return s[:i]
-		}
-	}
-	return s
 }
 
 // flat returns the beginning of a text on one line, at most n characters.
 func flat(s string, n int) string {
-	s = upTo(s, 8*n) // there is no need to normalise all of it
+	s = sanitize.Bytes(s, 8*n) // there is no need to normalise all of it
 	s = strings.Join(strings.Fields(sanitize.Clean(s)), " ")
-	if short := chars(s, n); len(short) < len(s) {
-		return chars(s, n-1) + "…"
+	if short := sanitize.Chars(s, n); len(short) < len(s) {
+		return sanitize.Chars(s, n-1) + "…"
 	}
 	return s
 }
@@ -112,7 +91,7 @@ func within(c Counter, s string, budget int64) string {
 			break
 		}
 		// By the ratio, and by at least a tenth, so that the loop ends soon.
-		head = upTo(head, min(len(head)*9/10, int(int64(len(head))*room/n)))
+		head = sanitize.Bytes(head, min(len(head)*9/10, int(int64(len(head))*room/n)))
 	}
 	return head + fmt.Sprintf(note, len(s)-len(head))
 }

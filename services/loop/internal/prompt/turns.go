@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // render makes the messages of a stored turn: its input, the model's text with its tool
@@ -53,7 +55,7 @@ func said(text string) string {
 	if len(text) <= maxSaid {
 		return text
 	}
-	kept := upTo(text, maxSaid)
+	kept := sanitize.Bytes(text, maxSaid)
 	return fmt.Sprintf("%s… [%d bytes of this answer are left out here]", kept, len(text)-len(kept))
 }
 
@@ -90,7 +92,7 @@ func shortened(arguments json.RawMessage) string {
 	}
 	for k, v := range fields {
 		if s, ok := v.(string); ok && len(s) > maxArgument {
-			fields[k] = fmt.Sprintf("%s… (%d bytes)", upTo(s, maxArgument), len(s))
+			fields[k] = fmt.Sprintf("%s… (%d bytes)", sanitize.Bytes(s, maxArgument), len(s))
 		}
 	}
 	short, err := api.Encode(fields)
@@ -134,7 +136,7 @@ func line(t api.Turn) string {
 		tools = " [" + tools + "]"
 	}
 	room := maxLine - utf8.RuneCountInString(head) - utf8.RuneCountInString(tools)
-	return chars(head+flat(words, max(room, 0))+tools, maxLine)
+	return sanitize.Chars(head+flat(words, max(room, 0))+tools, maxLine)
 }
 
 // statusOnly reports whether a turn without a request only read the agent's own state.

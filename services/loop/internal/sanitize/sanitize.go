@@ -121,10 +121,5 @@ func Cut(text string, n int) string {
 	if count <= n {
 		return text
 	}
-	end := 0
-	for range n {
-		_, size := utf8.DecodeRuneInString(text[end:])
-		end += size
-	}
-	return fmt.Sprintf("%s\n[%d more characters were cut]", text[:end], count-n)
+	return fmt.Sprintf("%s\n[%d more characters were cut]", Chars(text, n), count-n)
 }
