@@ -1,10 +1,12 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -28,165 +30,129 @@ const (
 // store has the principal of their turn as its origin.
 func Tools(m *Memory) []engine.Tool {
 	return []engine.Tool{
-		rememberFact(m), recallFacts(m), setGoal(m), completeGoal(m), saveProcedure(m), recallProcedure(m),
-		noteAboutAgent(m), reviewMemory(m), forget(m),
+		tool("remember_fact", checkKey, m.rememberFact), tool("recall_facts", nil, m.recallFacts),
+		tool("set_goal", nil, m.setGoal), tool("complete_goal", nil, m.completeGoal),
+		tool("save_procedure", checkSteps, m.saveProcedure), tool("recall_procedure", nil, m.recallProcedure),
+		tool("note_about_agent", nil, m.noteAboutAgent), tool("review_memory", nil, m.review), tool("forget", nil, m.forget),
 	}
 }
 
-// said returns the answer of a tool, or its error.
-func said(text string, err error) (engine.Output, error) {
-	if err != nil {
-		return engine.Output{}, err
-	}
-	return engine.Output{Text: text}, nil
-}
-
-func rememberFact(m *Memory) engine.Tool {
-	return engine.Builtin("remember_fact", func(a catalog.Args) error {
-		if len(a.String("key")) > maxKey {
-			return fmt.Errorf("key has %d bytes, at most %d are taken", len(a.String("key")), maxKey)
-		}
-		return nil
-	}, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		f := Fact{
-			Category: a.String("category"), Key: a.String("key"), Value: a.String("value"), Confidence: a.Float("confidence", 1),
-			Source: a.String("source"), Turn: c.Turn, By: c.By, At: c.At,
-		}
-		if f.Source == "" {
-			f.Source = "agent"
-		}
-		fate, err := m.Store.Remember(ctx, c.Agent.ID, f)
+// tool returns a built-in tool that answers with a text.
+func tool(name string, check func(catalog.Args) error, run func(context.Context, engine.Call, catalog.Args) (string, error)) engine.Tool {
+	return engine.Builtin(name, check, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
+		text, err := run(ctx, c, a)
 		if err != nil {
 			return engine.Output{}, err
-		}
-		text := "remembered " + f.Category + " / " + f.Key
-		switch fate {
-		case FactNew, FactSame:
-		case FactSuperseded:
-			text += "; the value before is kept as history"
-		case FactRefused:
-			text = "kept as a claim about " + f.Category + " / " + f.Key + ": what you know already comes from somebody you trust more, and stands"
 		}
 		return engine.Output{Text: text}, nil
 	})
 }
 
-func recallFacts(m *Memory) engine.Tool {
-	return engine.Builtin("recall_facts", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		limit := factsShown
-		if a.Has("category") {
-			limit = MaxFacts
-		}
-		all, err := m.Find(ctx, c.Agent.ID, Semantic, strings.TrimSpace(a.String("query")), limit)
-		if err != nil {
-			return engine.Output{}, err
-		}
-		var kept []Entry
-		for _, e := range all {
-			if (!a.Has("category") || e.Kind == a.String("category")) && len(kept) < factsShown {
-				kept = append(kept, e)
-			}
-		}
-		return engine.Output{Text: Lines(kept, m.Now().UnixMicro(), "no facts found")}, nil
-	})
-}
-
-func setGoal(m *Memory) engine.Tool {
-	return engine.Builtin("set_goal", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		n := Note{
-			ID: c.Key, Session: c.Session, Kind: "goal", Content: a.String("content"), Priority: a.Float("priority", 0.8),
-			Turn: c.Turn, By: c.By, At: c.At,
-		}
-		if err := m.Store.AddNote(ctx, c.Agent.ID, n); err != nil {
-			return engine.Output{}, err
-		}
-		return engine.Output{Text: "the goal is kept in mind as " + n.ID}, nil
-	})
-}
-
-func completeGoal(m *Memory) engine.Tool {
-	return engine.Builtin("complete_goal", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		err := m.Store.ReachGoal(ctx, c.Agent.ID, a.String("goal_id"), a.String("outcome"), c.By, c.At)
-		return said("goal "+a.String("goal_id")+" is reached", err)
-	})
-}
-
-func saveProcedure(m *Memory) engine.Tool {
-	steps := func(a catalog.Args) (out []string, err error) {
-		if err := json.Unmarshal([]byte(a.String("steps")), &out); err != nil {
-			return nil, errors.New(`steps must be a JSON array of texts, as ["first", "then"]`)
-		}
-		if len(out) == 0 {
-			return nil, errors.New("steps is empty")
-		}
-		return out, nil
+func checkKey(a catalog.Args) error {
+	if len(a.String("key")) > maxKey {
+		return fmt.Errorf("key has %d bytes, at most %d are taken", len(a.String("key")), maxKey)
 	}
-	return engine.Builtin("save_procedure", func(a catalog.Args) error { _, err := steps(a); return err },
-		func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-			list, err := steps(a)
-			if err != nil {
-				return engine.Output{}, err
-			}
-			p := Procedure{Name: a.String("name"), Description: a.String("description"), Steps: list, By: c.By, At: c.At}
-			return said(fmt.Sprintf("saved %s with %d steps", p.Name, len(list)), m.Store.SaveProcedure(ctx, c.Agent.ID, p))
-		})
+	return nil
 }
 
-func recallProcedure(m *Memory) engine.Tool {
-	return engine.Builtin("recall_procedure", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		name, query := a.String("name"), strings.TrimSpace(a.String("query"))
-		all, err := m.Find(ctx, c.Agent.ID, Procedural, strings.TrimSpace(name+" "+query), proceduresShown)
-		if err != nil {
-			return engine.Output{}, err
-		}
-		for _, e := range all {
-			if e.ID == name {
-				all = []Entry{e}
-				break
-			}
-		}
-		return engine.Output{Text: Lines(all, m.Now().UnixMicro(), "no procedure found; list them with neither a name nor a query")}, nil
+func (m *Memory) rememberFact(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	f := Fact{
+		Category: a.String("category"), Key: a.String("key"), Value: a.String("value"), Confidence: a.Float("confidence", 1),
+		Source: cmp.Or(a.String("source"), "agent"), Turn: c.Turn, By: c.By, At: c.At,
+	}
+	fate, err := m.Store.Remember(ctx, c.Agent.ID, f)
+	about := f.Category + " / " + f.Key
+	switch fate {
+	case FactNew, FactSame:
+	case FactSuperseded:
+		return "remembered " + about + "; the previous value is in the history", err
+	case FactRefused:
+		return "stored as a claim about " + about + ": the known value comes from a more trusted source and does not change", err
+	}
+	return "remembered " + about, err
+}
+
+func (m *Memory) recallFacts(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	limit := factsShown
+	if a.Has("category") {
+		limit = MaxFacts
+	}
+	all, err := m.Find(ctx, c.Agent.ID, Semantic, strings.TrimSpace(a.String("query")), limit)
+	all = slices.DeleteFunc(all, func(e Entry) bool { return a.Has("category") && e.Kind != a.String("category") })
+	return Lines(all[:min(len(all), factsShown)], m.Now().UnixMicro(), "no facts found"), err
+}
+
+func (m *Memory) setGoal(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	return "the goal is kept in mind as " + c.Key, m.Store.AddNote(ctx, c.Agent.ID, Note{
+		ID: c.Key, Session: c.Session, Kind: "goal", Content: a.String("content"), Priority: a.Float("priority", 0.8),
+		Turn: c.Turn, By: c.By, At: c.At,
 	})
 }
 
-func noteAboutAgent(m *Memory) engine.Tool {
-	return engine.Builtin("note_about_agent", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		r := Relation{
-			Address: a.String("entity_address"), Kind: a.String("relationship_type"), Name: a.String("entity_name"), Notes: a.String("notes"),
-			By: c.By, At: c.At,
-		}
-		if a.Has("trust_score") {
-			trust := a.Float("trust_score", 0.5)
-			r.Trust = &trust
-		}
-		return said("noted about "+r.Address, m.Store.NoteRelation(ctx, c.Agent.ID, r))
-	})
+func (m *Memory) completeGoal(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	goal := a.String("goal_id")
+	return "goal " + goal + " is reached", m.Store.ReachGoal(ctx, c.Agent.ID, goal, a.String("outcome"), c.By, c.At)
 }
 
-func reviewMemory(m *Memory) engine.Tool {
-	return engine.Builtin("review_memory", nil, func(ctx context.Context, c engine.Call, _ catalog.Args) (engine.Output, error) {
-		at := m.Now().UnixMicro()
-		working, err := m.Store.Latest(ctx, c.Agent.ID, c.Session, Working, at, MaxWorking)
-		if err != nil {
-			return engine.Output{}, err
-		}
-		episodes, err := m.Store.Latest(ctx, c.Agent.ID, "", Episodic, at, episodesShown)
-		if err != nil {
-			return engine.Output{}, err
-		}
-		return engine.Output{Text: "In mind:\n" + Lines(working, at, "nothing") + "\nLately:\n" + Lines(episodes, at, "nothing")}, nil
-	})
+func steps(a catalog.Args) (all []string, err error) {
+	switch err := json.Unmarshal([]byte(a.String("steps")), &all); {
+	case err != nil:
+		return nil, errors.New(`steps must be a JSON array of texts, as ["first", "then"]`)
+	case len(all) == 0:
+		return nil, errors.New("steps is empty")
+	}
+	return all, nil
 }
 
-func forget(m *Memory) engine.Tool {
-	return engine.Builtin("forget", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		there, err := m.Store.Forget(ctx, c.Agent.ID, Tier(a.String("memory_type")), a.String("id"), c.At)
-		if err != nil {
-			return engine.Output{}, err
-		}
-		if !there && !c.Repeating {
-			return engine.Output{}, api.Errorf(api.NotFound, "there is no %s memory %s", a.String("memory_type"), a.String("id"))
-		}
-		return engine.Output{Text: "forgotten"}, nil
-	})
+func checkSteps(a catalog.Args) error {
+	_, err := steps(a)
+	return err
+}
+
+func (m *Memory) saveProcedure(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	list, err := steps(a)
+	if err != nil {
+		return "", err
+	}
+	p := Procedure{Name: a.String("name"), Description: a.String("description"), Steps: list, By: c.By, At: c.At}
+	return fmt.Sprintf("saved %s with %d steps", p.Name, len(list)), m.Store.SaveProcedure(ctx, c.Agent.ID, p)
+}
+
+func (m *Memory) recallProcedure(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	name, query := a.String("name"), strings.TrimSpace(a.String("query"))
+	all, err := m.Find(ctx, c.Agent.ID, Procedural, strings.TrimSpace(name+" "+query), proceduresShown)
+	if i := slices.IndexFunc(all, func(e Entry) bool { return e.ID == name }); i >= 0 {
+		all = all[i : i+1]
+	}
+	return Lines(all, m.Now().UnixMicro(), "no procedure found; list them with neither a name nor a query"), err
+}
+
+func (m *Memory) noteAboutAgent(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	r := Relation{
+		Address: a.String("entity_address"), Kind: a.String("relationship_type"), Name: a.String("entity_name"), Notes: a.String("notes"),
+		By: c.By, At: c.At,
+	}
+	if a.Has("trust_score") {
+		r.Trust = new(a.Float("trust_score", 0.5))
+	}
+	return "noted about " + r.Address, m.Store.NoteRelation(ctx, c.Agent.ID, r)
+}
+
+func (m *Memory) review(ctx context.Context, c engine.Call, _ catalog.Args) (string, error) {
+	at := m.Now().UnixMicro()
+	working, err := m.Store.Latest(ctx, c.Agent.ID, c.Session, Working, at, MaxWorking)
+	if err != nil {
+		return "", err
+	}
+	episodes, err := m.Store.Latest(ctx, c.Agent.ID, "", Episodic, at, episodesShown)
+	return "In mind:\n" + Lines(working, at, "nothing") + "\nLately:\n" + Lines(episodes, at, "nothing"), err
+}
+
+func (m *Memory) forget(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
+	tier, id := a.String("memory_type"), a.String("id")
+	there, err := m.Store.Forget(ctx, c.Agent.ID, Tier(tier), id, c.At)
+	if err == nil && !there && !c.Repeating {
+		err = api.Errorf(api.NotFound, "there is no %s memory %s", tier, id)
+	}
+	return "forgotten", err
 }

@@ -39,7 +39,7 @@ func (s *Store) Conversation(ctx context.Context, session, id string, n int) (en
 // the token counts that were reported before the position.
 func (s *Store) after(ctx context.Context, last engine.Compaction, before int64, n int) (c engine.Conversation, err error) {
 	c.Last = last
-	if c.Turns, err = s.positioned(ctx, `where session = $1 and position > $2 and position < $3 order by position desc limit $4`,
+	if c.Turns, err = s.turns(ctx, `where session = $1 and position > $2 and position < $3 order by position desc limit $4`,
 		last.Session, last.Through, before, n); err != nil {
 		return c, err
 	}
@@ -51,7 +51,8 @@ func (s *Store) after(ctx context.Context, last engine.Compaction, before int64,
 // compaction returns the compaction of a session that a condition selects; if there is
 // none, one without a summary.
 func (s *Store) compaction(ctx context.Context, session, where string, args ...any) (engine.Compaction, error) {
-	c, err := compactionRow(session)(s.db.QueryRowContext(ctx, compactionColumns+` `+where, args...))
+	c, err := compactionRow(s.db.QueryRowContext(ctx, compactionColumns+` `+where, args...))
+	c.Session = session
 	return c, missing(err, nil)
 }
 
@@ -63,21 +64,18 @@ func (s *Store) reported(ctx context.Context, session string, before int64) ([]e
 		err := r.Scan(&v.Model, &v.Counted, &v.Reported)
 		return v, err
 	}, `select t.model, coalesce(p.counted, t.counted), t.input_tokens from turns t left join prompts p on p.turn_id = t.id
-		where t.session = $1 and t.input_tokens > 0 and t.position < $2 and (t.reference <> '' or p.turn_id is not null)
-		order by t.position desc limit 20`, session, before)
+		where t.session = $1 and t.input_tokens > 0 and t.Position < $2 and (t.reference <> '' or p.turn_id is not null)
+		order by t.Position desc limit 20`, session, before)
 	slices.Reverse(all)
 	return all, err
 }
 
-const compactionColumns = `select c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
+const compactionColumns = `select c.session, c.through, b.text, c.turn_id, c.stage, c.cost, c.tokens_before, c.tokens_after, c.created_at
 	from compactions c join blobs b on b.hash = c.summary`
 
-func compactionRow(session string) func(sqldb.Scanner) (engine.Compaction, error) {
-	return func(r sqldb.Scanner) (engine.Compaction, error) {
-		c := engine.Compaction{Session: session}
-		err := r.Scan(&c.Through, &c.Summary, &c.Turn, &c.Stage, &c.Cost, &c.Before, &c.After, &c.At)
-		return c, err
-	}
+func compactionRow(r sqldb.Scanner) (c engine.Compaction, err error) {
+	err = r.Scan(&c.Session, &c.Through, &c.Summary, &c.Turn, &c.Stage, &c.Cost, &c.Before, &c.After, &c.At)
+	return c, err
 }
 
 // Recorded implements engine.ContextStore. The rows that it reads do not change any more,
@@ -95,7 +93,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, erro
 			(select coalesce(sum(cost), 0) from turns where run = $2 and number < $3)
 		from runs r left join turns t on t.id = $1 left join prompts p on p.turn_id = $1
 			left join turns n on n.session = $4 and n.position = $5 left join prompts a on a.turn_id = n.id
-		where r.id = $2`, id, t.Run, number, session, t.position+1).
+		where r.id = $2`, id, t.Run, number, session, t.Position+1).
 		Scan(sqldb.JSON(&rec.Run), sqldb.JSON(&rec.Input), sqldb.JSON(&end), sqldb.JSON(&rec.Reference), sqldb.JSON(&rec.After), &rec.Cost)
 	if err != nil {
 		return rec, fmt.Errorf("recording of turn %s: %w", id, err)
@@ -110,7 +108,7 @@ func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, erro
 			return rec, err
 		}
 	}
-	if rec.Compactions, err = sqldb.All(ctx, s.db, compactionRow(session), compactionColumns+` where c.session = $1 and c.turn_id = $2 order by c.through`, session, id); err != nil {
+	if rec.Compactions, err = sqldb.All(ctx, s.db, compactionRow, compactionColumns+` where c.session = $1 and c.turn_id = $2 order by c.through`, session, id); err != nil {
 		return rec, err
 	}
 	// The conversation as it was before the turn's completion. Without a summary it was
@@ -120,17 +118,8 @@ func (s *Store) Recorded(ctx context.Context, id string) (engine.Recording, erro
 		return rec, err
 	}
 	last.Through = rec.Reference.Through
-	rec.Before, err = s.after(ctx, last, t.position, prompt.Needed+number-1)
+	rec.Before, err = s.after(ctx, last, t.Position, prompt.Needed+number-1)
 	return rec, err
-}
-
-func (s *Store) positioned(ctx context.Context, where string, args ...any) ([]prompt.Turn, error) {
-	all, err := s.turns(ctx, where, args...)
-	out := make([]prompt.Turn, len(all))
-	for i, t := range all {
-		out[i] = prompt.Turn{Turn: t.Turn, Position: t.position}
-	}
-	return out, err
 }
 
 // Compact implements engine.ContextStore.
@@ -181,6 +170,6 @@ func (s *Store) Prompt(ctx context.Context, id string) (engine.Reference, []prom
 	if err != nil {
 		return r, nil, fmt.Errorf("prompt of turn %s: %w", id, err)
 	}
-	turns, err := s.positioned(ctx, `where session = $1 and position >= $2 and position <= $3 order by position`, session, r.First, r.Last)
+	turns, err := s.turns(ctx, `where session = $1 and position >= $2 and position <= $3 order by position`, session, r.First, r.Last)
 	return r, turns, err
 }

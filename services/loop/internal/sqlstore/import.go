@@ -120,9 +120,7 @@ func importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repair
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)`, in.Run, in.Session, in.Agent, texts[0], texts[1], len(r.Turns), texts[2], api.OutcomeConsumed, in.At)
 	for i, t := range r.Turns {
 		id := fmt.Sprintf("%s.%d", in.Run, i+1)
-		tx.Queue(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source,
-				thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, '', 'import', 'stop', 0, 0, 0, '', $11, $12)`,
+		tx.Queue(ctx, `insert into turns (`+turnColumns+`) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, '', $10, '', 'import', 'stop', 0, 0, 0, '', $11, $12)`,
 			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External, text(t.Text), t.StartedAt, t.EndedAt)
 		for n, c := range t.Calls {
 			tx.Queue(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, outcome, result)

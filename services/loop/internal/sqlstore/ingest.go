@@ -94,7 +94,7 @@ func (s Memory) ingest(ctx context.Context, sessions []string, at int64) (n int,
 			all = append(all, taken{session: t.Session, agent: t.Agent})
 		}
 		to := &all[len(all)-1]
-		to.turns, to.digests, to.through = append(to.turns, t.Turn), append(to.digests, memory.DigestTurn(t.Turn)), t.position
+		to.turns, to.digests, to.through = append(to.turns, t.Turn), append(to.digests, memory.DigestTurn(t.Turn)), t.Position
 	}
 	took := map[string]bool{} // sessions with all their turns ingested
 	var expired []string

@@ -6,8 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -64,8 +62,7 @@ func (k Key) fingerprint() string {
 func fingerprint(parts ...string) string {
 	h := sha256.New()
 	for _, p := range parts {
-		_, _ = fmt.Fprintf(h, "%d:", len(p)) // a hash returns no error
-		_, _ = io.Copy(h, strings.NewReader(p))
+		_, _ = fmt.Fprintf(h, "%d:%s", len(p), p) // a hash returns no error
 	}
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -376,24 +376,18 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 // Forget implements [memory.Writer]. It moves a fact into the history.
 func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (bool, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (there bool, err error) {
-		var what string
-		switch tier {
-		case memory.Working:
-			what = `working_memory where agent = $1 and id = $2`
-		case memory.Episodic:
-			what = `episodic_memory where agent = $1 and id = $2`
-		case memory.Procedural:
-			what = `procedural_memory where agent = $1 and name = $2`
-		case memory.Relationship:
-			what, id = `relationship_memory where agent = $1 and entity_address = $2`, strings.ToLower(id)
-		case memory.Semantic:
+		v, known := views[tier]
+		switch {
+		case !known:
+			return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
+		case tier == memory.Semantic:
 			category, key, _ := strings.Cut(id, "/")
 			n, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
 			return n > 0, err
-		default:
-			return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
+		case tier == memory.Relationship:
+			id = strings.ToLower(id)
 		}
-		res, err := tx.ExecContext(ctx, `delete from `+what, agent, id)
+		res, err := tx.ExecContext(ctx, `delete from `+v.table+` where t.agent = $1 and `+v.id+` = $2`, agent, id)
 		if err != nil {
 			return false, err
 		}

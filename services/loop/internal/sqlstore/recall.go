@@ -16,42 +16,46 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/memory"
 )
 
-// views are the expressions that make a [memory.Entry] of a row t of each tier. The first
-// column is the entry's id.
-var views = map[memory.Tier]struct{ columns, from, live string }{
+// view says how a [memory.Entry] is made of a row t of a tier.
+type view struct {
+	table, id string // id is the entry's id
+	columns   string // the entry's other columns
+	live      string // condition of a row that has not expired, with %s for the time
+	order     string // of [Memory.Latest] and [Memory.Unasked] (docs/reference/memory.md, Tiers)
+}
+
+var views = map[memory.Tier]view{
 	memory.Working: {
-		`t.id, t.session, t.kind, '', t.content, '', t.priority, 0, t.origin, t.origin_address, t.created_at`,
-		`working_memory t`, ` and (t.expires_at = 0 or t.expires_at > %s)`,
+		`working_memory as t`, `t.id`,
+		`t.session, t.kind, '', t.content, '', t.priority, 0, t.origin, t.origin_address, t.created_at`,
+		` and (t.expires_at = 0 or t.expires_at > %s)`, `t.priority desc, t.created_at desc, t.id`,
 	},
 	memory.Episodic: {
-		`t.id, t.session, t.outcome, t.event_type, t.summary, t.detail, t.importance, 0, t.origin, t.origin_address, t.created_at`,
-		`episodic_memory t`, ``,
+		`episodic_memory as t`, `t.id`,
+		`t.session, t.outcome, t.event_type, t.summary, t.detail, t.importance, 0, t.origin, t.origin_address, t.created_at`,
+		``, `t.created_at desc, t.id`,
 	},
 	memory.Semantic: {
-		`t.category || '/' || t.key, '', t.category, t.key, t.value, t.source, cast(round(cast(t.confidence as numeric) * 1000) as bigint),
+		`semantic_memory as t`, `t.category || '/' || t.key`,
+		`'', t.category, t.key, t.value, t.source, cast(round(cast(t.confidence as numeric) * 1000) as bigint),
 			t.versions, t.origin, t.origin_address, case when t.verified_at > t.updated_at then t.verified_at else t.updated_at end`,
-		`semantic_memory t`, ` and (t.expires_at = 0 or t.expires_at > %s)`,
+		` and (t.expires_at = 0 or t.expires_at > %s)`, `t.confidence desc, t.updated_at desc, t.category, t.key`,
 	},
 	memory.Procedural: {
-		`t.name, '', '', t.name, t.description, t.steps, (t.success_count + 1) * 1000 / (t.success_count + t.failure_count + 2),
+		`procedural_memory as t`, `t.name`,
+		`'', '', t.name, t.description, t.steps, (t.success_count + 1) * 1000 / (t.success_count + t.failure_count + 2),
 			t.success_count + t.failure_count, t.origin, t.origin_address, t.updated_at`,
-		`procedural_memory t`, ``,
+		``, `t.success_count desc, t.updated_at desc, t.name`,
 	},
 	memory.Relationship: {
-		`t.entity_address, '', t.relationship_type, t.entity_name, t.notes, '', t.trust, t.interaction_count, t.origin, t.origin_address, t.updated_at`,
-		`relationship_memory t`, ``,
+		`relationship_memory as t`, `t.entity_address`,
+		`'', t.relationship_type, t.entity_name, t.notes, '', t.trust, t.interaction_count, t.origin, t.origin_address, t.updated_at`,
+		``, `t.trust desc, t.interaction_count desc, t.entity_address`,
 	},
 }
 
-// order is the order of a tier's entries in [Memory.Latest] and [Memory.Unasked]
-// (docs/reference/memory.md, Tiers).
-var order = map[memory.Tier]string{
-	memory.Working:      `t.priority desc, t.created_at desc, t.id`,
-	memory.Episodic:     `t.created_at desc, t.id`,
-	memory.Semantic:     `t.confidence desc, t.updated_at desc, t.category, t.key`,
-	memory.Procedural:   `t.success_count desc, t.updated_at desc, t.name`,
-	memory.Relationship: `t.trust desc, t.interaction_count desc, t.entity_address`,
-}
+// alive returns the condition of a row that has not expired at a time.
+func (v view) alive(at string) string { return strings.ReplaceAll(v.live, "%s", at) }
 
 // parameters are the arguments of a query that is being built.
 type parameters []any
@@ -157,17 +161,12 @@ func searchStatement(asked string) string {
 		select '' as tier, '', '', '', '', '', '', n, k, '', '', 0, 0, 0, 0, '' from counted where n > 0`)
 	for i, tier := range searchable {
 		v := views[tier]
-		live := ""
-		if v.live != "" {
-			live = fmt.Sprintf(v.live, "$3")
-		}
-		id, _, _ := strings.Cut(v.columns, ",")
 		// In SQLite an indexed expression has no type affinity, and a column has one.
 		fmt.Fprintf(&b, `
 		union all
-		select '%[1]s', %[2]s, m.accessed, m.accessed_at, m.doc, m.body from candidates c cross join memory_text m cross join %[3]s
+		select '%[1]s', %[5]s, %[2]s, m.accessed, m.accessed_at, m.doc, m.body from candidates c cross join memory_text m cross join %[3]s
 			where c.tier = %[4]d and m.doc = c.doc and m.scope = ($2 || '/%[1]s') and t.agent = $2 and (%[5]s) = (m.id || '')%[6]s`,
-			tier, v.columns, v.from, i, id, live)
+			tier, v.columns, v.table, i, v.id, v.alive("$3"))
 	}
 	return b.String()
 }
@@ -241,13 +240,13 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 // selected.
 const maxOwn = 200
 
-// listed returns a query for the entries of a tier, in its order, from the given rows.
+// listed returns a query for the entries of a tier, in its order, from the given rows. $1
+// is the agent.
 func listed(tier memory.Tier, rows string, limit string) string {
 	v := views[tier]
-	id, _, _ := strings.Cut(v.columns, ",")
-	return `select '` + string(tier) + `' as tier, ` + v.columns + `, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
-		from (select t.* from ` + rows + ` order by ` + order[tier] + ` limit ` + limit + `) t
-		left join memory_text m on m.scope = ($1 || '/` + string(tier) + `') and m.id = (` + id + `)`
+	return `select '` + string(tier) + `' as tier, ` + v.id + `, ` + v.columns + `, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
+		from (select t.* from ` + rows + ` order by ` + v.order + ` limit ` + limit + `) t
+		left join memory_text m on m.scope = ($1 || '/` + string(tier) + `') and m.id = (` + v.id + `)`
 }
 
 // unasked is the statement of [Memory.Unasked]. $1 is the agent, $2 the session, $3 the
@@ -255,14 +254,14 @@ func listed(tier memory.Tier, rows string, limit string) string {
 var unasked = func() string {
 	latest := strconv.Itoa(memory.MaxLatest)
 	working := strconv.Itoa(2 * memory.MaxWorking)
-	live := func(tier memory.Tier) string { return fmt.Sprintf(views[tier].live, "$3") }
+	live := func(tier memory.Tier) string { return views[tier].alive("$3") }
 	return strings.Join([]string{
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.session = $2`+live(memory.Working), working),
 		listed(memory.Working, `working_memory t where t.agent = $1 and t.kind = 'goal' and t.session <> $2`+live(memory.Working), working),
 		// The ids are joined to their rows by a cross join. With an IN list, SQLite scans
 		// all episodes of an agent that has no other session.
 		listed(memory.Episodic, `(select l.id as found from (select t.id, t.session, t.created_at from episodic_memory t
-			where t.agent = $1 order by `+order[memory.Episodic]+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`) f
+			where t.agent = $1 order by `+views[memory.Episodic].order+` limit `+strconv.Itoa(maxOwn)+`) l where l.session <> $2 order by l.created_at desc, l.id limit `+latest+`) f
 			cross join episodic_memory t where t.agent = $1 and t.id = f.found`, latest),
 		listed(memory.Semantic, `semantic_memory t where t.agent = $1`+live(memory.Semantic), latest),
 		listed(memory.Procedural, `procedural_memory t where t.agent = $1`, latest),
@@ -306,11 +305,10 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 	if !known {
 		return nil, api.Errorf(api.Invalid, "there is no memory %q", tier)
 	}
-	var args parameters
-	owner := args.add(agent)
-	where := ""
+	args := parameters{agent}
+	where := ` where t.agent = $1`
 	if v.live != "" {
-		where = fmt.Sprintf(v.live, args.add(at))
+		where += v.alive(args.add(at))
 	}
 	switch {
 	case session == "":
@@ -321,10 +319,7 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 	case tier == memory.Relationship:
 		where += ` and t.trust >= 300` // docs/reference/memory.md, Relations
 	}
-	id, _, _ := strings.Cut(v.columns, ",")
-	return s.entries(ctx, `select '`+string(tier)+`', `+v.columns+`, coalesce(m.accessed, 0), coalesce(m.accessed_at, 0), coalesce(m.doc, 0), ''
-		from `+v.from+` left join memory_text m on m.scope = `+args.add(scope(agent, tier))+` and m.id = (`+id+`)
-		where t.agent = `+owner+where+` order by `+order[tier]+` limit `+args.add(limit), args...)
+	return s.entries(ctx, listed(tier, v.table+where, args.add(limit))+` order by `+v.order, args...)
 }
 
 // Touch implements [memory.Reader].

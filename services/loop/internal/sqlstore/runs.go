@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
+	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // Known implements engine.Store.
@@ -51,19 +51,10 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
 	return k, err
 }
 
-// Started records the beginning of a run before its first turn is persisted, and wakes
-// its agent, in one transaction. It returns the state changes that the run has made, also
-// those of an earlier call. The agent's state does not change from dead. Errors: Denied
-// when the agent is dead, Conflict when the run has ended.
-func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) ([]api.AgentChanged, error) {
-		changes, _, err := s.started(ctx, tx, cmd, input, tier, at)
-		return changes, err
-	})
-}
-
-// Announced is Started for a caller that does not announce the changes itself: they are
-// added to the outbox in the same transaction, unless the run was recorded before.
+// Announced records the beginning of a run before its first turn is persisted, and wakes
+// its agent, in one transaction. It adds the state changes to the outbox, unless the run
+// was recorded before. The agent's state does not change from dead. Errors: Denied when
+// the agent is dead, Conflict when the run has ended.
 func (s *Store) Announced(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		changes, written, err := s.started(ctx, tx, cmd, input, tier, at)
@@ -79,6 +70,8 @@ func (s *Store) Announced(ctx context.Context, cmd api.Run, input engine.Input, 
 	})
 }
 
+// started returns the state changes that a run has made, also those of an earlier call,
+// and whether it was recorded now.
 func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, tier api.Tier, at int64) (changes []api.AgentChanged, written bool, err error) {
 	if written, err = s.beginRun(ctx, tx, cmd, input, at); err != nil {
 		return nil, false, err
@@ -95,11 +88,11 @@ func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input en
 		return changed(made), true, err
 	}
 	over, err := isOver(ctx, tx, cmd.Run)
+	if err == nil && over {
+		err = api.Errorf(api.Conflict, "run %s is over", cmd.Run)
+	}
 	if err != nil {
 		return nil, false, err
-	}
-	if over {
-		return nil, false, api.Errorf(api.Conflict, "run %s is over", cmd.Run)
 	}
 	changes, err = s.historyOf(ctx, tx, cmd)
 	return changes, false, err
@@ -138,11 +131,11 @@ func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.In
 				return err
 			}
 		}
-		state, begins, written, err := s.persistTurn(ctx, tx, rec, begun, end)
-		switch {
-		case err != nil:
+		state, begins, err := s.persistTurn(ctx, tx, rec, begun, end)
+		if err != nil {
 			return err
-		case !written:
+		}
+		if rec.Position == 0 {
 			return s.persisted(ctx, tx, rec, end)
 		}
 		var asked []change
@@ -229,35 +222,34 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 	}, nil
 }
 
-// persistTurn inserts a turn, unless it exists, and locks the agent's row. It returns the
-// agent's state, whether begun has inserted the run, and whether the turn was inserted.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins, written bool, err error) {
+// persistTurn inserts a turn, unless it exists, sets its position, and locks the agent's
+// row. It returns the agent's state and whether begun has inserted the run.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins bool, err error) {
 	t := rec.Turn
 	var reference string
 	var counted int64
 	if rec.Prompt != nil {
 		encoded, err := api.Encode(rec.Prompt)
 		if err != nil {
-			return "", false, false, err
+			return "", false, err
 		}
 		reference, counted = string(encoded), rec.Prompt.Counted
 	}
-	err = tx.QueryRowContext(ctx, `insert into turns (id, run, number, session, agent, position, state, input, input_source, input_address,
-			thinking, model, provider, finish, input_tokens, output_tokens, cost, trace, started_at, ended_at, reference, counted)
+	err = tx.QueryRowContext(ctx, `insert into turns (`+turnColumns+`, reference, counted)
 		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
 		on conflict do nothing returning position`, // on any of three unique keys: on PostgreSQL each may be the first to conflict
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
 		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
 	if err != nil {
-		return "", false, false, missing(err, nil)
+		return "", false, missing(err, nil)
 	}
 	if begins, err = begun(); err != nil {
-		return "", false, false, err
+		return "", false, err
 	}
 	persistCalls(ctx, tx, t)
 	counters, err := api.Encode(rec.Counters)
 	if err != nil {
-		return "", false, false, err
+		return "", false, err
 	}
 	runs := 0
 	if begins {
@@ -269,9 +261,9 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 	taken := s.count(ctx, tx, rec, begins, end)
 	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
 	if cerr := taken(); cerr != nil {
-		return "", false, false, cerr
+		return "", false, cerr
 	}
-	return state, begins, true, err
+	return state, begins, err
 }
 
 // count adds a turn to the sums of its run. The returned function refuses a turn of a run
@@ -309,8 +301,7 @@ func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
 	for _, c := range t.Calls {
 		args = append(args, t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS)
 	}
-	tx.Queue(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms)
-		values `+rows(len(t.Calls), columns), args...)
+	tx.Queue(ctx, `insert into tool_calls (`+callColumns+`) values `+rows(len(t.Calls), columns), args...)
 }
 
 // text replaces in s what PostgreSQL cannot store in a text column, invalid UTF-8 and
@@ -360,22 +351,20 @@ func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, err
 		cmd.Agent, cmd.Run, MainSession(cmd.Agent))
 }
 
-const turnColumns = `select id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,
-	finish, input_tokens, output_tokens, cost, trace, started_at, ended_at from turns`
-
-// placed is a turn with its position in its session.
-type placed struct {
-	api.Turn
-	position int64
-}
+// Columns of tables turns and tool_calls.
+const (
+	turnColumns = `id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,
+		finish, input_tokens, output_tokens, cost, trace, started_at, ended_at`
+	callColumns = `turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms`
+)
 
 // turnRows returns a function that scans rows of turnColumns. It scans all rows into the
 // same variables: a text that equals that of the previous row, as most ids of sessions
 // and agents and names of models do, is not copied then.
-func turnRows() func(sqldb.Scanner) (placed, error) {
-	var t placed
-	return func(r sqldb.Scanner) (placed, error) {
-		err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
+func turnRows() func(sqldb.Scanner) (prompt.Turn, error) {
+	var t prompt.Turn
+	return func(r sqldb.Scanner) (prompt.Turn, error) {
+		err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.Position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
 			&t.Model, &t.Provider, &t.Finish, &t.InputTokens, &t.OutputTokens, &t.Cost, &t.Trace, &t.StartedAt, &t.EndedAt)
 		t.Calls = []api.CallState{}
 		return t, err
@@ -388,14 +377,15 @@ func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
 	return t.Turn, err
 }
 
-func (s *Store) turn(ctx context.Context, id string) (placed, error) {
-	t, err := turnRows()(s.db.QueryRowContext(ctx, turnColumns+` where id = $1`, id))
-	if err != nil {
-		return t, missing(err, &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"})
+func (s *Store) turn(ctx context.Context, id string) (prompt.Turn, error) {
+	all, err := s.turns(ctx, `where id = $1`, id)
+	if err == nil && len(all) == 0 {
+		err = &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"}
 	}
-	all := []placed{t}
-	err = s.fillCalls(ctx, all)
-	return all[0], err
+	if err != nil {
+		return prompt.Turn{}, err
+	}
+	return all[0], nil
 }
 
 // Turns returns the turns that match a query, the latest first.
@@ -403,40 +393,21 @@ func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) 
 	all, err := s.turns(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or session = $2) and ($3 = '' or run = $3)
 		and ($4 = '' or (started_at, position, id) < (select started_at, position, id from turns where id = $4))
 		order by started_at desc, position desc, id desc limit $5`, q.Agent, q.Session, q.Run, q.Before, q.Limit)
-	return plain(all), err
-}
-
-// History returns a session's latest turns, oldest first, at most n.
-func (s *Store) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
-	all, err := s.turns(ctx, `where session = $1 order by position desc limit $2`, session, n)
-	slices.Reverse(all)
-	return plain(all), err
-}
-
-func plain(all []placed) []api.Turn {
 	out := make([]api.Turn, len(all))
 	for i, t := range all {
 		out[i] = t.Turn
 	}
-	return out
+	return out, err
 }
 
-// turns reads the turns that a condition selects, with their calls.
-func (s *Store) turns(ctx context.Context, where string, args ...any) ([]placed, error) {
-	all, err := sqldb.All(ctx, s.db, turnRows(), turnColumns+` `+where, args...)
-	if err != nil {
+// turns reads the turns that a condition selects, and then their calls in one query. A
+// turn never changes, so the two queries need no transaction.
+func (s *Store) turns(ctx context.Context, where string, args ...any) ([]prompt.Turn, error) {
+	all, err := sqldb.All(ctx, s.db, turnRows(), `select `+turnColumns+` from turns `+where, args...)
+	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	return all, s.fillCalls(ctx, all)
-}
-
-// fillCalls reads the calls of all turns in one query. A turn never changes, so it needs
-// no transaction with the query that read the turns.
-func (s *Store) fillCalls(ctx context.Context, all []placed) error {
-	if len(all) == 0 {
-		return nil
-	}
-	at := make(map[string]*placed, len(all))
+	at := make(map[string]*prompt.Turn, len(all))
 	for i := range all {
 		at[all[i].ID] = &all[i]
 	}
@@ -444,13 +415,12 @@ func (s *Store) fillCalls(ctx context.Context, all []placed) error {
 	in := ids.list(len(all), func(i int) any { return all[i].ID })
 	var turn string
 	var c api.CallState // see turnRows
-	_, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (none struct{}, err error) {
+	_, err = sqldb.All(ctx, s.db, func(r sqldb.Scanner) (none struct{}, err error) {
 		err = r.Scan(&turn, &c.Index, &c.ID, &c.Tool, (*[]byte)(&c.Arguments), &c.Decision, &c.Action, &c.Outcome, &c.Result, &c.Error, &c.DurationMS)
 		if err == nil {
 			at[turn].Calls = append(at[turn].Calls, c)
 		}
 		return none, err
-	}, `select turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms
-		from tool_calls where turn_id in (`+in+`) order by turn_id, idx`, ids...)
-	return err
+	}, `select `+callColumns+` from tool_calls where turn_id in (`+in+`) order by turn_id, idx`, ids...)
+	return all, err
 }

@@ -204,41 +204,33 @@ func (s *Store) agentOf(id string, row definitionRow) (engine.Agent, error) {
 	return a, nil
 }
 
-// definitions is a cache of decoded definitions by agent. The zero value is empty. It is
-// safe for concurrent use.
+// definitions is a cache of decoded definitions by their text. The zero value is empty. It
+// is safe for concurrent use.
 type definitions struct {
 	mu  sync.Mutex
-	all map[string]decoded
-}
-
-type decoded struct {
-	text       string
-	definition agent.Definition
+	all map[string]agent.Definition
 }
 
 // maxDefinitions is the number of definitions at which the cache is cleared.
 const maxDefinitions = 1024
 
-// decode decodes the JSON text of an agent's definition, or returns it from the cache if
-// the text is the same. The caller must not change the result.
-func (m *definitions) decode(agent, text string) (agent.Definition, error) {
-	m.mu.Lock()
-	v, ok := m.all[agent]
-	m.mu.Unlock()
-	if ok && v.text == text {
-		return v.definition, nil
-	}
-	v = decoded{text: text}
-	if err := json.Unmarshal([]byte(text), &v.definition); err != nil {
-		return v.definition, fmt.Errorf("definition of %s: %w", agent, err)
-	}
+// decode decodes the JSON text of an agent's definition. The caller must not change the
+// result.
+func (m *definitions) decode(id, text string) (agent.Definition, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.all == nil || len(m.all) >= maxDefinitions {
-		m.all = map[string]decoded{}
+	d, ok := m.all[text]
+	if ok {
+		return d, nil
 	}
-	m.all[agent] = v
-	return v.definition, nil
+	if err := json.Unmarshal([]byte(text), &d); err != nil {
+		return d, fmt.Errorf("definition of %s: %w", id, err)
+	}
+	if m.all == nil || len(m.all) >= maxDefinitions {
+		m.all = map[string]agent.Definition{}
+	}
+	m.all[text] = d
+	return d, nil
 }
 
 const sessionColumns = `select id, agent, runs, turns, input_tokens, output_tokens, cost, created_at, updated_at, terminated_at, terminated_reason, reset_through from sessions`

@@ -1,10 +1,13 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // linesPerTurn is the distance between the sequence numbers of two turns in a transcript.
@@ -36,16 +39,13 @@ func (s *Store) Transcript(ctx context.Context, session string, after int64, lim
 	return out, nil
 }
 
-func lines(t placed) []api.TranscriptLine {
-	seq := t.position * linesPerTurn
-	add := func(out []api.TranscriptLine, l api.TranscriptLine, at int64) []api.TranscriptLine {
-		seq++
-		l.Seq, l.Turn, l.Timestamp = seq, t.ID, time.UnixMicro(at).UTC().Format("2006-01-02T15:04:05.000Z")
-		return append(out, l)
+func lines(t prompt.Turn) (out []api.TranscriptLine) {
+	add := func(l api.TranscriptLine, at int64) {
+		l.Seq, l.Turn, l.Timestamp = t.Position*linesPerTurn+int64(len(out))+1, t.ID, time.UnixMicro(at).UTC().Format("2006-01-02T15:04:05.000Z")
+		out = append(out, l)
 	}
-	var out []api.TranscriptLine
 	if t.Input != "" {
-		out = add(out, api.TranscriptLine{Role: "user", Content: t.Input}, t.StartedAt)
+		add(api.TranscriptLine{Role: "user", Content: t.Input}, t.StartedAt)
 	}
 	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
 		return out
@@ -54,13 +54,9 @@ func lines(t placed) []api.TranscriptLine {
 	for _, c := range t.Calls {
 		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Tool, Arguments: string(c.Arguments)})
 	}
-	out = add(out, m, t.EndedAt)
+	add(m, t.EndedAt)
 	for _, c := range t.Calls[:min(len(t.Calls), linesPerTurn-3)] {
-		text := c.Result
-		if text == "" {
-			text = c.Error
-		}
-		out = add(out, api.TranscriptLine{Role: "tool", ToolCallID: c.ID, Content: text}, t.EndedAt)
+		add(api.TranscriptLine{Role: "tool", ToolCallID: c.ID, Content: cmp.Or(c.Result, c.Error)}, t.EndedAt)
 	}
 	return out
 }

@@ -1,0 +1,28 @@
+package sqlstore
+
+import (
+	"context"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/engine"
+)
+
+// Started implements enginetest.Stores.
+func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) ([]api.AgentChanged, error) {
+		changes, _, err := s.started(ctx, tx, cmd, input, tier, at)
+		return changes, err
+	})
+}
+
+// History implements enginetest.Stores.
+func (s *Store) History(ctx context.Context, session string, n int) ([]api.Turn, error) {
+	all, err := s.turns(ctx, `where session = $1 order by position desc limit $2`, session, n)
+	out := make([]api.Turn, len(all))
+	for i, t := range all {
+		out[len(all)-1-i] = t.Turn
+	}
+	return out, err
+}
