@@ -13,8 +13,6 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 	"go.opentelemetry.io/otel/trace"
-
-	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 const scope = "github.com/anima-run/anima/pkg/sqldb"
@@ -49,7 +47,7 @@ func newSpans(opts Options, system attribute.KeyValue, namespace string) *spans 
 	if opts.TracerProvider == nil {
 		return nil
 	}
-	s := &spans{tracer: telemetry.LeafTracer(opts.TracerProvider, scope), common: []attribute.KeyValue{system}, statements: opts.StatementSpans, known: map[string]described{}}
+	s := &spans{tracer: opts.TracerProvider.Tracer(scope), common: []attribute.KeyValue{system}, statements: opts.StatementSpans, known: map[string]described{}}
 	if namespace != "" {
 		s.common = append(s.common, semconv.DBNamespace(namespace))
 	}

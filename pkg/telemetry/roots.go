@@ -74,13 +74,3 @@ func Resolve(ctx context.Context, p trace.TracerProvider, ended func(ctx context
 	}
 	return nil
 }
-
-// LeafTracer returns a tracer for many small spans without children, such as those of SQL
-// statements; see [tracesdk.Provider.LeafTracer] for their limits. With a provider that is
-// not from [Providers] it returns the provider's own tracer.
-func LeafTracer(p trace.TracerProvider, scope string) trace.Tracer {
-	if tp, ok := p.(*tracesdk.Provider); ok {
-		return tp.LeafTracer(scope)
-	}
-	return p.Tracer(scope)
-}

@@ -97,9 +97,7 @@ func (e *Exporter) request(batch []item) []*tracepb.ResourceSpans {
 func (e *Exporter) account(ctx context.Context, batch []item, err error) {
 	// Spans of a last batch that failed stay in the spool for the next process.
 	for i := 0; (err == nil || !e.closing.Load()) && i < len(batch); i++ {
-		if batch[i].slot != noSlot {
-			e.spool.release(batch[i].slot)
-		}
+		e.spool.release(batch[i].slot)
 	}
 	waiting := e.waiting.Add(int64(-len(batch)))
 	e.length.Sub(float64(len(batch)))

@@ -7,7 +7,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/sdk/instrumentation"
-	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -73,11 +72,7 @@ func appendStatus(b []byte, st sdktrace.Status) []byte {
 	})
 }
 
-// appendResource appends the fields of a Resource; appendScope those of a scope.
-func appendResource(b []byte, r *resource.Resource) []byte {
-	return appendAttributes(b, 1, r.Attributes())
-}
-
+// appendScope appends the fields of a scope.
 func appendScope(b []byte, s instrumentation.Scope) []byte {
 	b = appendText(b, 1, s.Name)
 	if s.Version != "" {
@@ -97,39 +92,26 @@ func appendAttributes(b []byte, field protowire.Number, attrs []attribute.KeyVal
 	return b
 }
 
-// appendValue appends the content of an AnyValue.
+// appendValue appends the content of an AnyValue. A zero is written, too, because the
+// field is part of a oneof.
 func appendValue(b []byte, v attribute.Value) []byte {
-	list := func(n int, one func(b []byte, i int) []byte) []byte {
-		return appendMessage(b, 5, func(b []byte) []byte {
-			for i := range n {
-				b = appendMessage(b, 1, func(b []byte) []byte { return one(b, i) })
-			}
-			return b
-		})
-	}
 	switch v.Type() {
 	case attribute.STRING:
 		return appendText(b, 1, v.AsString())
 	case attribute.BOOL:
 		return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), protowire.EncodeBool(v.AsBool()))
 	case attribute.INT64:
-		return appendInt(b, v.AsInt64())
+		return protowire.AppendVarint(protowire.AppendTag(b, 3, protowire.VarintType), uint64(v.AsInt64()))
 	case attribute.FLOAT64:
-		return appendFloat(b, v.AsFloat64())
+		return protowire.AppendFixed64(protowire.AppendTag(b, 4, protowire.Fixed64Type), math.Float64bits(v.AsFloat64()))
 	case attribute.STRINGSLICE:
-		all := v.AsStringSlice()
-		return list(len(all), func(b []byte, i int) []byte { return appendText(b, 1, all[i]) })
+		return appendList(b, v.AsStringSlice(), attribute.StringValue)
 	case attribute.INT64SLICE:
-		all := v.AsInt64Slice()
-		return list(len(all), func(b []byte, i int) []byte { return appendInt(b, all[i]) })
+		return appendList(b, v.AsInt64Slice(), attribute.Int64Value)
 	case attribute.FLOAT64SLICE:
-		all := v.AsFloat64Slice()
-		return list(len(all), func(b []byte, i int) []byte { return appendFloat(b, all[i]) })
+		return appendList(b, v.AsFloat64Slice(), attribute.Float64Value)
 	case attribute.BOOLSLICE:
-		all := v.AsBoolSlice()
-		return list(len(all), func(b []byte, i int) []byte {
-			return protowire.AppendVarint(protowire.AppendTag(b, 2, protowire.VarintType), protowire.EncodeBool(all[i]))
-		})
+		return appendList(b, v.AsBoolSlice(), attribute.BoolValue)
 	case attribute.EMPTY:
 		return b
 	default: // other types are not used
@@ -137,14 +119,13 @@ func appendValue(b []byte, v attribute.Value) []byte {
 	}
 }
 
-// appendInt appends an integer. A zero is written, too, because the field is part of a
-// oneof.
-func appendInt(b []byte, v int64) []byte {
-	return protowire.AppendVarint(protowire.AppendTag(b, 3, protowire.VarintType), uint64(v))
-}
-
-func appendFloat(b []byte, v float64) []byte {
-	return protowire.AppendFixed64(protowire.AppendTag(b, 4, protowire.Fixed64Type), math.Float64bits(v))
+func appendList[T any](b []byte, all []T, value func(T) attribute.Value) []byte {
+	return appendMessage(b, 5, func(b []byte) []byte {
+		for _, v := range all {
+			b = appendMessage(b, 1, func(b []byte) []byte { return appendValue(b, value(v)) })
+		}
+		return b
+	})
 }
 
 func appendBytes(b []byte, field protowire.Number, v []byte) []byte {

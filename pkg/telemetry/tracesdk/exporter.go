@@ -1,6 +1,7 @@
 package tracesdk
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,8 +11,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/trace"
+
+	"github.com/anima-run/anima/pkg/wait"
 )
+
+// retryInterval is the pause before spans that the collector did not accept are sent
+// again.
+const retryInterval = 2 * time.Second
 
 // sendTimeout is the timeout of sending one batch, including the client's retries.
 const sendTimeout = 30 * time.Second
@@ -22,30 +28,27 @@ const sendTimeout = 30 * time.Second
 //
 // A nil *Exporter sends nothing.
 type Exporter struct {
-	opts     Options
-	client   otlptrace.Client
-	log      *slog.Logger
-	spool    *spool // nil: spans that were not sent are lost if the process is killed
-	recovery *recovery
-	pending  pendingRoots
+	opts    Options
+	client  otlptrace.Client
+	log     *slog.Logger
+	spool   *spool // nil: spans that were not sent are lost if the process is killed
+	pending pendingRoots
 
-	sent, failed, dropped func(spans int)
-	accepted              prometheus.Counter
-	length                prometheus.Gauge
+	sent, failed, dropped, restored func(spans int)
+	accepted                        prometheus.Counter
+	length                          prometheus.Gauge
 
 	waiting   atomic.Int64       // spans that have ended and were neither sent nor failed
 	batchFull chan struct{}      // signals that a batch waits
 	flush     chan chan struct{} // requests to send everything and then close the channel
 	stop      context.CancelFunc // cancels sending
+	work      sync.WaitGroup     // run, and the sending of the spans of crashed processes
 	stopped   chan struct{}      // closed when run has returned
 	closing   atomic.Bool
 	closeOnce sync.Once
 	closed    chan struct{} // closed by Shutdown
 	closeErr  error         // error of Shutdown
 	buffers   batchBuffers
-
-	sourcesMu sync.RWMutex
-	sources   map[sourceKey]*source
 
 	mu         sync.Mutex
 	items      []item
@@ -81,27 +84,25 @@ func NewExporter(ctx context.Context, opts Options) *Exporter {
 		stop:      stop,
 		stopped:   make(chan struct{}),
 		closed:    make(chan struct{}),
-		sources:   map[sourceKey]*source{},
+		pending:   pendingRoots{added: make(chan struct{}, 1)},
 		buffers:   batchBuffers{sizes: map[*source]int{}},
 	}
 	m.capacity.Set(float64(opts.Queue))
-	counter := m.outcome.WithLabelValues("restored")
-	restored := func(spans int) { counter.Add(float64(spans)) }
-	e.pending = pendingRoots{client: e.client, log: e.log, sent: restored, added: make(chan struct{}, 1)}
-	if orphaned := e.openSpool(ctx); len(orphaned) > 0 {
-		for _, o := range orphaned {
-			e.pending.add(o.pending...)
-		}
-		e.recovery = startRecovery(e.client, orphaned, e.log, restored)
+	restored := m.outcome.WithLabelValues("restored")
+	e.restored = func(spans int) { restored.Add(float64(spans)) }
+	orphaned := e.openSpool(ctx)
+	for _, o := range orphaned {
+		e.addPending(o.pending...)
 	}
-	go e.run(run)
+	e.work.Go(func() { e.sendOrphans(run, orphaned) })
+	e.work.Go(func() { e.run(run) })
 	return e
 }
 
 // openSpool opens the spool, if one is configured, and returns the spans of crashed
 // processes.
 func (e *Exporter) openSpool(ctx context.Context) []orphans {
-	if e.opts.Spool == "" {
+	if e.opts.Spool == "" || !canSpool {
 		return nil
 	}
 	s, all, damaged, err := openSpool(e.opts.Spool, e.opts.Work)
@@ -115,32 +116,43 @@ func (e *Exporter) openSpool(ctx context.Context) []orphans {
 	return all
 }
 
-// put queues a span that has ended, encoded by encode. It never blocks.
-func (e *Exporter) put(src *source, id trace.SpanID, now time.Time, encode func(b []byte, short bool) []byte) {
+// sendOrphans sends the spans of crashed processes until all are sent or ctx ends. Spans
+// that were not sent stay in their files for the next process.
+func (e *Exporter) sendOrphans(ctx context.Context, all []orphans) {
+	for _, o := range all {
+		for logged := false; len(o.spans) > 0; logged = true {
+			err := e.client.UploadTraces(ctx, o.spans)
+			if err == nil {
+				break
+			}
+			if !logged {
+				e.log.WarnContext(ctx, "spans of an exited process not sent, retrying", "spans", o.count, "err", err)
+			}
+			if wait.For(ctx, retryInterval) != nil {
+				return
+			}
+		}
+		e.restored(o.count)
+		if o.count > 0 {
+			e.log.InfoContext(ctx, "spans of a killed process sent", "spans", o.count)
+		}
+		o.remove()
+	}
+}
+
+// put queues a span that has ended. It never blocks.
+func (e *Exporter) put(v *span) {
 	if e.waiting.Add(1) > int64(e.opts.Queue) {
 		e.waiting.Add(-1)
-		if e.spool != nil {
-			e.spool.forget(id)
-		}
+		e.spool.release(v.slot)
 		e.drop()
 		return
 	}
 	e.length.Inc()
 	e.accepted.Inc()
-	v := item{source: src, slot: noSlot}
-	buf := scratch.Get().(*[]byte)
-	b := encode((*buf)[:0], false)
-	if e.spool != nil && src.spooled {
-		v.slot, v.data = e.spool.ended(src.number, id, b, now, encode)
-	}
-	if v.data == nil {
-		v.data = append(make([]byte, 0, len(b)), b...)
-	}
-	*buf = b[:0]
-	scratch.Put(buf)
-
+	data := e.encode(v, stateEnded, v.end)
 	e.mu.Lock()
-	e.items = append(e.items, v)
+	e.items = append(e.items, item{source: v.tracer.source, slot: v.slot, data: data})
 	n := len(e.items)
 	e.mu.Unlock()
 	if n == e.opts.Batch {
@@ -153,15 +165,40 @@ func (e *Exporter) put(src *source, id trace.SpanID, now time.Time, encode func(
 
 var scratch = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
-// abandon removes a span that is not sent from the spool. After [Ending] it
-// becomes a pending root.
-func (e *Exporter) abandon(src *source, id trace.SpanID) {
-	if e.spool == nil {
+// encode encodes a span as it ends at end, and stores it in the spool, in another slot
+// than before. It returns the encoded span if it has ended: in the memory of the spool, or
+// on the heap if the spool has no room for it.
+func (e *Exporter) encode(v *span, state uint32, end time.Time) (data []byte) {
+	buf := scratch.Get().(*[]byte)
+	defer scratch.Put(buf)
+	*buf = v.append((*buf)[:0], end, false)
+	if v.tracer.source.spooled {
+		if slot, stored := e.spool.put(v, *buf, state, end); slot != noSlot {
+			e.spool.release(v.slot)
+			v.slot, data = slot, stored
+		}
+	}
+	if data == nil && state == stateEnded {
+		data = bytes.Clone(*buf)
+	}
+	return data
+}
+
+// abandon removes a span that is not sent from the spool. After [Ending] it becomes a
+// pending root.
+func (e *Exporter) abandon(v *span) {
+	if v.slot == noSlot {
 		return
 	}
-	if p, ok := e.spool.abandon(src, id, e.opts.Work); ok {
-		e.pending.add(p)
+	if found, _ := spanAt(e.spool.mem, v.slot); found.state == stateEnding {
+		found.source = 0
+		if o, _ := restore([]*source{v.tracer.source}, []storedSpan{found}, time.Time{}, e.opts.Work); len(o.pending) == 1 {
+			o.pending[0].remove = func() { e.spool.release(v.slot) }
+			e.addPending(o.pending[0])
+			return
+		}
 	}
+	e.spool.release(v.slot)
 }
 
 var errFull = errors.New("more spans ended than could be sent: raise OTEL_BSP_MAX_QUEUE_SIZE, or OTEL_BSP_MAX_EXPORT_BATCH_SIZE up to the limit of the collector")
@@ -217,20 +254,16 @@ func (e *Exporter) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	e.closeOnce.Do(func() {
-		if e.recovery != nil {
-			e.recovery.close(ctx)
-		}
 		e.closing.Store(true)
 		close(e.closed)
-		select {
-		case <-e.stopped:
-		case <-ctx.Done():
-			// Cancel the sending in progress, which would otherwise continue after
-			// Shutdown.
+		// At the end of ctx cancel the sending in progress, which would otherwise
+		// continue after Shutdown.
+		inTime := context.AfterFunc(ctx, e.stop)
+		e.work.Wait()
+		if !inTime() {
 			e.closeErr = ctx.Err()
 		}
 		e.stop()
-		<-e.stopped
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		e.closeErr = errors.Join(e.closeErr, e.client.Stop(end))

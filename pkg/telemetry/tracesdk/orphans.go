@@ -1,7 +1,6 @@
 package tracesdk
 
 import (
-	"path/filepath"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -14,10 +13,10 @@ import (
 
 // A process that is killed loses the spans that it has not sent. Their children in other
 // processes would become orphaned spans, and links to them would have no target. So spans
-// are kept in a file until they are sent; spans that may have children from their start
-// on. See spool in spool_linux.go. The next process that opens the folder sends the spans
-// of a crashed one: those that had ended as they are, the others with an error, and with
-// the time of that process's last write as their end.
+// are kept in a file from their start until they are sent. See spool in spool.go. The next
+// process that opens the folder sends the spans of a crashed one: those that had ended as
+// they are, the others with an error, and with the time of that process's last write as
+// their end.
 //
 // Roots with the ids of [WithIDs] that have not ended are not sent: the process that
 // resumes their work starts them again, under the same ids. See pending.go.
@@ -55,7 +54,7 @@ const (
 // restore decodes the spans that were found in a file and returns those to be sent, and
 // the pending roots, whose attribute work names their work. Spans that cannot be read are
 // skipped and counted in damaged: a damaged file must not prevent a service from starting.
-func restore(sources []storedSource, found []storedSpan, last time.Time, work attribute.Key) (o orphans, damaged int) {
+func restore(sources []*source, found []storedSpan, last time.Time, work attribute.Key) (o orphans, damaged int) {
 	spans := make([]*tracepb.Span, len(found))
 	latest := map[trace.SpanID]uint32{} // highest state: a span that was ending may have two slots
 	for i, f := range found {
@@ -116,25 +115,11 @@ func newPendingRoot(rs *tracepb.ResourceSpans, s *tracepb.Span, work attribute.K
 	return r
 }
 
-// storedSource is the source of stored spans: an encoded resource and scope.
-type storedSource struct {
-	resource, scope []byte
-	schema          string // schema URL of the resource
-}
-
 // wrap returns the spans within messages for their resource and scope.
-func (f storedSource) wrap(spans ...*tracepb.Span) (*tracepb.ResourceSpans, bool) {
+func (f *source) wrap(spans ...*tracepb.Span) (*tracepb.ResourceSpans, bool) {
 	r, sc := &resourcepb.Resource{}, &commonpb.InstrumentationScope{}
 	if proto.Unmarshal(f.resource, r) != nil || proto.Unmarshal(f.scope, sc) != nil {
 		return nil, false
 	}
 	return &tracepb.ResourceSpans{Resource: r, SchemaUrl: f.schema, ScopeSpans: []*tracepb.ScopeSpans{{Scope: sc, Spans: spans}}}, true
 }
-
-// spoolFiles returns the spool files in a folder.
-func spoolFiles(dir string) []string {
-	all, _ := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix)) // the error is only for a malformed pattern
-	return all
-}
-
-const spoolSuffix = ".spans"

@@ -2,11 +2,9 @@ package tracesdk
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	"go.opentelemetry.io/otel/trace"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
 )
@@ -30,9 +28,7 @@ func Abandon(v trace.Span) {
 // Afterwards the caller ends the span, or abandons it. Without a spool Ending does nothing.
 func Ending(root trace.Span, end time.Time) {
 	if s, ok := root.(*span); ok && s.tracer.source != nil && s.tracer.source.spooled {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.tracer.provider.exporter.spool.ending(s, end)
+		s.change(func() { s.tracer.provider.exporter.encode(s, stateEnding, end) })
 	}
 }
 
@@ -44,7 +40,7 @@ func (p *Provider) Resolve(ctx context.Context, ended func(ctx context.Context, 
 		<-ctx.Done()
 		return
 	}
-	p.exporter.pending.resolve(ctx, ended)
+	p.exporter.resolve(ctx, ended)
 }
 
 // pendingRoot is a root that Ending has stored and that was not exported.
@@ -57,16 +53,13 @@ type pendingRoot struct {
 
 // pendingRoots are the pending roots of this process and of crashed ones.
 type pendingRoots struct {
-	client otlptrace.Client
-	log    *slog.Logger
-	sent   func(spans int)
-
 	mu    sync.Mutex
 	roots []pendingRoot
 	added chan struct{}
 }
 
-func (p *pendingRoots) add(roots ...pendingRoot) {
+func (e *Exporter) addPending(roots ...pendingRoot) {
+	p := &e.pending
 	p.mu.Lock()
 	p.roots = append(p.roots, roots...)
 	p.mu.Unlock()
@@ -76,7 +69,8 @@ func (p *pendingRoots) add(roots ...pendingRoot) {
 	}
 }
 
-func (p *pendingRoots) resolve(ctx context.Context, ended func(context.Context, string, time.Time) (bool, error)) {
+func (e *Exporter) resolve(ctx context.Context, ended func(context.Context, string, time.Time) (bool, error)) {
+	p := &e.pending
 	for {
 		p.mu.Lock()
 		roots := p.roots
@@ -84,8 +78,8 @@ func (p *pendingRoots) resolve(ctx context.Context, ended func(context.Context, 
 		p.mu.Unlock()
 		var failed []pendingRoot
 		for _, r := range roots {
-			if err := p.decide(ctx, r, ended); err != nil {
-				p.log.WarnContext(ctx, "root span of a turn not sent, retrying", "turn", r.work, "err", err)
+			if err := e.decide(ctx, r, ended); err != nil {
+				e.log.WarnContext(ctx, "root span of a turn not sent, retrying", "turn", r.work, "err", err)
 				failed = append(failed, r)
 			}
 		}
@@ -106,7 +100,7 @@ func (p *pendingRoots) resolve(ctx context.Context, ended func(context.Context, 
 }
 
 // decide exports a root if its end is stored, and then removes it from the spool.
-func (p *pendingRoots) decide(ctx context.Context, r pendingRoot, ended func(context.Context, string, time.Time) (bool, error)) error {
+func (e *Exporter) decide(ctx context.Context, r pendingRoot, ended func(context.Context, string, time.Time) (bool, error)) error {
 	stored, err := ended(ctx, r.work, r.end)
 	if err != nil {
 		return err
@@ -114,10 +108,10 @@ func (p *pendingRoots) decide(ctx context.Context, r pendingRoot, ended func(con
 	if stored {
 		once, cancel := context.WithTimeout(ctx, sendTimeout)
 		defer cancel()
-		if err := p.client.UploadTraces(once, []*tracepb.ResourceSpans{r.span}); err != nil {
+		if err := e.client.UploadTraces(once, []*tracepb.ResourceSpans{r.span}); err != nil {
 			return err
 		}
-		p.sent(1)
+		e.restored(1)
 	}
 	r.remove()
 	return nil

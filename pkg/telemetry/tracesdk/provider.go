@@ -45,7 +45,7 @@ func (p *Provider) Tracer(name string, opts ...trace.TracerOption) trace.Tracer 
 	if t == nil {
 		t = &tracer{provider: p}
 		if p.exporter != nil {
-			t.source = p.exporter.source(p.resource, scope)
+			t.source = p.exporter.newSource(p.resource, scope)
 		}
 		p.tracers[scope] = t
 	}
@@ -84,38 +84,37 @@ func (t *tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 		return noop.Tracer{}.Start(ctx, name)
 	}
 	cfg := trace.NewSpanStartConfig(opts...)
-	s := &span{tracer: t, name: name, kind: trace.ValidateSpanKind(cfg.SpanKind()), began: cfg.Timestamp(), attrs: cfg.Attributes(), links: cfg.Links()}
-	state := stateStarted
+	s := &span{
+		tracer: t, name: name, kind: trace.ValidateSpanKind(cfg.SpanKind()), began: cfg.Timestamp(), attrs: cfg.Attributes(), links: cfg.Links(), slot: noSlot,
+	}
+	state, parentCtx := stateStarted, ctx
+	var sc trace.SpanContextConfig
 	if !cfg.NewRoot() {
 		s.parent = trace.SpanContextFromContext(ctx)
-	} else if given, ok := ctx.Value(idsKey{}).(ids); ok {
-		state = stateRoot
-		s.start.TraceID, s.start.SpanID = given.trace, given.span
+	} else {
+		parentCtx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+		if given, ok := ctx.Value(idsKey{}).(ids); ok {
+			state = stateRoot
+			sc.TraceID, sc.SpanID = given.trace, given.span
+		}
 	}
 	if s.parent.TraceID().IsValid() {
-		s.start.TraceID = s.parent.TraceID()
+		sc.TraceID = s.parent.TraceID()
 	}
-	for !s.start.TraceID.IsValid() {
-		binary.BigEndian.PutUint64(s.start.TraceID[:8], rand.Uint64())
-		binary.BigEndian.PutUint64(s.start.TraceID[8:], rand.Uint64())
+	for !sc.TraceID.IsValid() {
+		binary.BigEndian.PutUint64(sc.TraceID[:8], rand.Uint64())
+		binary.BigEndian.PutUint64(sc.TraceID[8:], rand.Uint64())
 	}
-	if !s.start.SpanID.IsValid() {
-		s.start.SpanID = newSpanID()
-	}
-	parentCtx := ctx
-	if cfg.NewRoot() {
-		parentCtx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
+	for !sc.SpanID.IsValid() {
+		binary.BigEndian.PutUint64(sc.SpanID[:], rand.Uint64())
 	}
 	sampled := t.provider.sampler.ShouldSample(sdktrace.SamplingParameters{
-		ParentContext: parentCtx, TraceID: s.start.TraceID, Name: name, Kind: s.kind, Attributes: s.attrs, Links: s.links,
+		ParentContext: parentCtx, TraceID: sc.TraceID, Name: name, Kind: s.kind, Attributes: s.attrs, Links: s.links,
 	})
-	s.start.TraceState = sampled.Tracestate
-	s.start.TraceFlags = s.parent.TraceFlags() &^ trace.FlagsSampled
-	if sampled.Decision == sdktrace.RecordAndSample {
-		s.start.TraceFlags |= trace.FlagsSampled
-	}
-	s.sc = trace.NewSpanContext(s.start)
-	if sampled.Decision != sdktrace.RecordAndSample {
+	sc.TraceState = sampled.Tracestate
+	sc.TraceFlags = s.parent.TraceFlags().WithSampled(sampled.Decision == sdktrace.RecordAndSample)
+	s.sc = trace.NewSpanContext(sc)
+	if !s.sc.IsSampled() {
 		u := unsampled{sc: s.sc, provider: t.provider}
 		return trace.ContextWithSpan(ctx, u), u
 	}
@@ -125,18 +124,10 @@ func (t *tracer) Start(ctx context.Context, name string, opts ...trace.SpanStart
 	if e := t.provider.exporter; e != nil {
 		s.baggage = e.opts.Baggage(ctx)
 		if t.source.spooled {
-			e.spool.started(s, state)
+			e.encode(s, state, time.Time{})
 		}
 	}
 	return trace.ContextWithSpan(ctx, s), s
-}
-
-// newSpanID returns a random id.
-func newSpanID() (id trace.SpanID) {
-	for !id.IsValid() {
-		binary.BigEndian.PutUint64(id[:], rand.Uint64())
-	}
-	return id
 }
 
 // unsampled is a span that has ids, for its children, and is not sent.

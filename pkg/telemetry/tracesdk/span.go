@@ -17,7 +17,6 @@ type span struct {
 	embedded.Span
 
 	tracer     *tracer
-	start      trace.SpanContextConfig
 	sc, parent trace.SpanContext
 	kind       trace.SpanKind
 	baggage    [2]Member
@@ -32,6 +31,7 @@ type span struct {
 	status sdktrace.Status
 
 	abandoned bool
+	slot      uint32 // in the spool, or noSlot
 }
 
 type event struct {
@@ -141,31 +141,32 @@ func (s *span) End(opts ...trace.SpanEndOption) {
 	if s.end = cfg.Timestamp(); s.end.IsZero() {
 		s.end = s.began.Add(time.Since(s.began)) // by the monotonic clock
 	}
-	abandoned := s.abandoned
 	s.mu.Unlock()
 	switch e := s.tracer.provider.exporter; {
 	case e == nil, s.tracer.provider.stopped.Load():
-	case abandoned:
-		e.abandon(s.tracer.source, s.start.SpanID)
+	case s.abandoned:
+		e.abandon(s)
 	default:
-		e.put(s.tracer.source, s.start.SpanID, s.end, s.append)
+		e.put(s)
 	}
 }
 
-// append appends the span encoded for OTLP; the short form has no attributes and events.
-// The caller holds s.mu, or no other goroutine can change the span.
-func (s *span) append(b []byte, short bool) []byte {
-	b = appendBytes(appendBytes(b, spanTraceID, s.start.TraceID[:]), spanID, s.start.SpanID[:])
-	if s.start.TraceState.Len() > 0 {
-		b = appendText(b, spanTraceState, s.start.TraceState.String())
+// append appends the span, as it ends at end (zero: it has not ended), encoded for OTLP;
+// the short form has no attributes and events. The caller holds s.mu, or no other
+// goroutine can change the span.
+func (s *span) append(b []byte, end time.Time, short bool) []byte {
+	traceID, id := s.sc.TraceID(), s.sc.SpanID()
+	b = appendBytes(appendBytes(b, spanTraceID, traceID[:]), spanID, id[:])
+	if state := s.sc.TraceState(); state.Len() > 0 {
+		b = appendText(b, spanTraceState, state.String())
 	}
 	if id := s.parent.SpanID(); id.IsValid() {
 		b = appendBytes(b, spanParent, id[:])
 	}
 	b = appendVarint(appendText(b, spanName, s.name), spanKind, uint64(s.kind)) // trace.SpanKind has the numbers of OTLP
 	b = appendTime(b, spanStart, s.began)
-	if !s.end.IsZero() {
-		b = appendTime(b, spanEnd, s.end)
+	if !end.IsZero() {
+		b = appendTime(b, spanEnd, end)
 	}
 	b = appendFixed32(b, spanFlags, flagsOf(s.sc, s.parent))
 	for _, l := range s.links {

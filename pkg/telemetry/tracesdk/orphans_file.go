@@ -4,12 +4,20 @@ import (
 	"encoding/binary"
 	"errors"
 	"os"
+	"path/filepath"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 )
+
+// spoolFiles returns the spool files in a folder.
+func spoolFiles(dir string) []string {
+	all, _ := filepath.Glob(filepath.Join(dir, "*"+spoolSuffix)) // the error is only for a malformed pattern
+	return all
+}
+
+const spoolSuffix = ".spans"
 
 // readOrphans reads the file of a crashed process. It returns nil if the file is in use,
 // is read by another process, or is not a spool. The file stays locked until its spans are
@@ -22,7 +30,7 @@ func readOrphans(name string, work attribute.Key) (o *orphans, damaged int, err 
 	if err != nil {
 		return nil, 0, err
 	}
-	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+	if lockFile(f) != nil {
 		return nil, 0, f.Close()
 	}
 	remove := func() { _, _ = os.Remove(name), f.Close() } // if the removal fails, the spans are sent again
@@ -35,7 +43,7 @@ func readOrphans(name string, work attribute.Key) (o *orphans, damaged int, err 
 	}
 	mem := make([]byte, spoolSize)
 	if n, err := f.ReadAt(mem, 0); err != nil || n != len(mem) || string(mem[:len(spoolMagic)]) != spoolMagic {
-		if now := time.Now(); youngerThan(f, now, time.Minute) {
+		if st, err := f.Stat(); err == nil && time.Since(st.ModTime()) < time.Minute {
 			return nil, 0, f.Close() // it is being created
 		}
 		remove()
@@ -44,14 +52,9 @@ func readOrphans(name string, work attribute.Key) (o *orphans, damaged int, err 
 	sources := readSources(mem)
 	var found []storedSpan
 	for i := range uint32(slots) {
-		at := offsetOf(i)
-		state, size := binary.LittleEndian.Uint32(mem[at:]), binary.LittleEndian.Uint32(mem[at+4:])
-		if state == stateFree || size > slotSize-slotHeader {
-			continue
+		if v, ok := spanAt(mem, i); ok {
+			found = append(found, v)
 		}
-		found = append(found, storedSpan{
-			source: binary.LittleEndian.Uint16(mem[at+8:]), state: state, data: mem[at+slotHeader : at+slotHeader+int(size)],
-		})
 	}
 	all, damaged := restore(sources, found, time.Unix(0, *int64At(mem, lastWriteOffset)), work)
 	var parts atomic.Int64
@@ -67,13 +70,8 @@ func readOrphans(name string, work attribute.Key) (o *orphans, damaged int, err 
 	return &all, damaged, nil
 }
 
-func youngerThan(f *os.File, now time.Time, d time.Duration) bool {
-	st, err := f.Stat()
-	return err == nil && now.Sub(st.ModTime()) < d
-}
-
-func readSources(mem []byte) []storedSource {
-	var all []storedSource
+func readSources(mem []byte) []*source {
+	var all []*source
 	rest := mem[spoolSources:spoolSlots]
 	for range min(binary.LittleEndian.Uint32(mem[sourcesOffset:]), maxSources) {
 		var parts [3][]byte
@@ -87,7 +85,7 @@ func readSources(mem []byte) []storedSource {
 			}
 			parts[i], rest = rest[4:4+n], rest[4+n:]
 		}
-		all = append(all, storedSource{resource: parts[0], scope: parts[1], schema: string(parts[2])})
+		all = append(all, &source{resource: parts[0], scope: parts[1], schema: string(parts[2])})
 	}
 	return all
 }
