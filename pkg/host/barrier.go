@@ -3,37 +3,37 @@ package host
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 )
 
 // barrier blocks until all services have arrived.
 type barrier struct {
-	missing sync.WaitGroup
+	missing atomic.Int64
 	passed  chan struct{}
 }
 
 func newBarrier(n int) *barrier {
 	b := &barrier{passed: make(chan struct{})}
-	b.missing.Add(n)
-	go func() { b.missing.Wait(); close(b.passed) }() // ends, because every service arrives, at the latest when it ends
+	b.missing.Store(int64(n))
+	if n == 0 {
+		close(b.passed)
+	}
 	return b
 }
 
-// arrival returns the function of one service: its first call arrives, and every call
-// waits.
-func (b *barrier) arrival() func(context.Context) {
-	arrive := sync.OnceFunc(b.missing.Done)
-	return func(ctx context.Context) {
-		arrive()
-		select {
-		case <-b.passed:
-		case <-ctx.Done():
+// arrival returns the function with which one service arrives. Only its first call counts.
+func (b *barrier) arrival() (arrive func()) {
+	return sync.OnceFunc(func() {
+		if b.missing.Add(-1) == 0 {
+			close(b.passed)
 		}
-	}
+	})
 }
 
-// ended returns a cancelled context.
-func ended() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
+// wait waits until all services have arrived, or ctx ends.
+func (b *barrier) wait(ctx context.Context) {
+	select {
+	case <-b.passed:
+	case <-ctx.Done():
+	}
 }

@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb"
 )
@@ -57,7 +57,8 @@ func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installa
 	failed := func(what string, err error) {
 		add(LevelFault, "look at the database; if it cannot be read, restore all stores from one backup", "%s: %v", what, err)
 	}
-	faults, own, err := s.disagreements(ctx, db, b, installation, sync)
+	own, other, states, err := readStores(ctx, s.Name, db, b)
+	faults := Disagreements(s.Name, own, other, states, installation, bootID(), sync)
 	switch {
 	case err != nil:
 		failed("its mark cannot be compared", err)
@@ -100,32 +101,6 @@ func (s Service) Examine(ctx context.Context, db *sqldb.DB, b *bus.Bus, installa
 	return out
 }
 
-func (s Service) disagreements(ctx context.Context, db *sqldb.DB, b *bus.Bus, installation, sync string) ([]string, sqldb.Mark, error) {
-	owner, ok := ownerOf(s.Name)
-	if !ok {
-		return nil, sqldb.Mark{}, fmt.Errorf("%s has no contracts", s.Name)
-	}
-	// Read the database last: a running service writes its mark to the database before
-	// NATS, so the mark in NATS is never newer.
-	other, err := b.GetMark(ctx, s.Name)
-	if err != nil && api.CodeOf(err) != api.NotFound {
-		return nil, sqldb.Mark{}, err
-	}
-	var own sqldb.Mark
-	if has, err := sqldb.HasMark(ctx, db); err != nil {
-		return nil, own, err
-	} else if has {
-		if own, err = sqldb.ReadMark(ctx, db); err != nil {
-			return nil, own, err
-		}
-	}
-	states, err := b.StreamHeights(ctx, bus.StreamNames(owner))
-	if err != nil {
-		return nil, own, err
-	}
-	return Disagreements(s.Name, own, other, states, installation, bootID(), sync), own, nil
-}
-
 // diagnosis is the response of the ops port to anima doctor.
 type diagnosis struct {
 	Findings []Finding `json:"findings"`
@@ -136,7 +111,8 @@ type diagnosis struct {
 func diagnose(p Process, st *status) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		d := diagnosis{Findings: []Finding{}}
-		for _, f := range unready(p, st) {
+		unready := slices.DeleteFunc(st.lines(), func(line string) bool { return strings.HasSuffix(line, ": ready") })
+		for _, f := range append(unready, p.faults(st)...) {
 			d.Findings = append(d.Findings, Finding{Check: "ready", Level: LevelFault, Text: f, Next: "see the log for the cause"})
 		}
 		for _, examine := range st.examiners() {
@@ -147,37 +123,12 @@ func diagnose(p Process, st *status) http.HandlerFunc {
 	}
 }
 
-// unready returns the reasons for which the process is not ready.
-func unready(p Process, st *status) []string {
-	var out []string
-	for _, l := range st.lines() {
-		if !strings.HasSuffix(l, ": ready") {
-			out = append(out, l)
-		}
-	}
-	if !p.Conn.Connected() {
-		out = append(out, "nats: not connected")
-	}
-	out = append(out, st.faults()...)
-	if p.Stores != nil {
-		if err := p.Stores(); err != nil {
-			out = append(out, err.Error())
-		}
-	}
-	return out
-}
-
 func (s *status) examiners() []func(context.Context) []Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var names []string
-	for n := range s.examine {
-		names = append(names, n)
-	}
-	slices.Sort(names)
 	var all []func(context.Context) []Finding
-	for _, n := range names {
-		all = append(all, s.examine[n])
+	for _, name := range slices.Sorted(maps.Keys(s.examine)) {
+		all = append(all, s.examine[name])
 	}
 	return all
 }

@@ -232,43 +232,44 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	for _, s := range servers {
 		g.Go(func() error { return s.serve(ctx) })
 	}
-	var waiting sync.WaitGroup
-	waiting.Add(len(services))
-	var ensure sync.Mutex // serialises Ensure: after the first call the streams exist
-	quiet := newBarrier(len(services))
+	r := &running{Process: p, edge: edge, status: st, quiet: newBarrier(len(services)), ready: newBarrier(len(services))}
 	for _, s := range services {
 		g.Go(func() error {
-			if err := p.runOne(ctx, s, edge, st, &ensure, quiet.arrival(), sync.OnceFunc(waiting.Done)); err != nil && ctx.Err() == nil {
+			if err := r.runOne(ctx, s); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 			return nil
 		})
 	}
 	g.Go(func() error {
-		tick := time.NewTicker(idleInterval)
-		defer tick.Stop()
-		returnMemory(ctx, tick.C, debug.FreeOSMemory)
+		wait.Every(ctx, idleInterval, returnMemory(debug.FreeOSMemory))
 		return nil
 	})
-	allReady := make(chan struct{})
-	go func() { waiting.Wait(); close(allReady) }() // ends, because runOne always calls Done
 	g.Go(func() error {
-		select {
-		case <-allReady:
-			if p.Ready != nil && st.ready() {
-				p.Ready(addrs)
-			}
-		case <-ctx.Done():
+		r.ready.wait(ctx)
+		if p.Ready != nil && ctx.Err() == nil && st.ready() {
+			p.Ready(addrs)
 		}
 		return nil
 	})
 	return g.Wait()
 }
 
-func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, ensure *sync.Mutex, quiet func(context.Context), ready func()) error {
+// running is a process whose services run.
+type running struct {
+	Process
+
+	edge         *edge
+	status       *status
+	quiet, ready *barrier   // the services have settled their last message; they are ready
+	ensure       sync.Mutex // serialises Ensure: after the first call the streams exist
+}
+
+func (p *running) runOne(ctx context.Context, s Service) error {
+	ready, quiet := p.ready.arrival(), p.quiet.arrival()
 	defer ready()
-	defer quiet(ended()) // the other services must not wait for this one
-	defer st.set(s.Name, "stopped")
+	defer quiet() // the other services must not wait for this one
+	defer p.status.set(s.Name, "stopped")
 	log := p.Log.With("svc", s.Name)
 	prov, err := p.Exporters.Start(ctx, s.Name)
 	if err != nil {
@@ -283,27 +284,28 @@ func (p Process) runOne(ctx context.Context, s Service, edge *edge, st *status, 
 	}()
 	b, err := bus.New(p.Conn, bus.Options{
 		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas, Guarded: true, Installation: p.Config.Installation,
-		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(), Quiet: quiet,
+		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
+		Quiet: func(ctx context.Context) { quiet(); p.quiet.wait(ctx) },
 	})
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	st.set(s.Name, "waiting for NATS")
+	p.status.set(s.Name, "waiting for NATS")
 	if err := waitConnected(ctx, b, log); err != nil {
 		return err
 	}
-	ensure.Lock()
+	p.ensure.Lock()
 	err = b.Ensure(ctx)
-	ensure.Unlock()
+	p.ensure.Unlock()
 	if err != nil {
 		return err
 	}
-	st.set(s.Name, "starting")
+	p.status.set(s.Name, "starting")
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Data: dataOf(p.Config, s), HTTP: serviceRoutes{edge, prov.TracerProvider()},
-		service: s, cfg: p.Config, lookup: p.Lookup, status: st, ready: ready,
+		Data: dataOf(p.Config, s), HTTP: serviceRoutes{p.edge, prov.TracerProvider()},
+		service: s, cfg: p.Config, lookup: p.Lookup, status: p.status, ready: ready,
 	})
 }
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -264,9 +263,9 @@ func (s server) serve(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
-	var wg sync.WaitGroup
-	stop := context.AfterFunc(ctx, func() {
-		defer wg.Done()
+	stopped := make(chan struct{})
+	running := context.AfterFunc(ctx, func() {
+		defer close(stopped)
 		// Open event streams do not end by themselves: cancel their contexts after grace.
 		grace, done := context.WithTimeout(base, min(s.drain, time.Second))
 		defer done()
@@ -274,12 +273,10 @@ func (s server) serve(ctx context.Context) error {
 		_ = s.http.Shutdown(grace) // Close ends the remaining connections
 		_ = s.http.Close()         // returns an error for the listener, which Shutdown has closed
 	})
-	wg.Add(1)
 	err := s.http.Serve(s.ln)
-	if stop() {
-		wg.Done()
+	if !running() {
+		<-stopped
 	}
-	wg.Wait()
 	if errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}

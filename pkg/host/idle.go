@@ -1,7 +1,6 @@
 package host
 
 import (
-	"context"
 	"runtime/metrics"
 	"time"
 )
@@ -41,18 +40,14 @@ func (h heap) wasteful(before heap) bool {
 	return h.allocated-before.allocated < h.live && h.held > h.live+max(h.live/2, idleLeast)
 }
 
-// returnMemory calls release at each tick at which the process is idle with memory to
-// return, until ctx ends. The Go runtime collects only when the heap has grown by GOGC,
-// which does not happen in an idle process, and keeps the memory of its largest heap for
-// long: a loop process with sleeping agents would hold three times the memory that it
-// needs.
-func returnMemory(ctx context.Context, ticks <-chan time.Time, release func()) {
-	for before := readHeap(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticks:
-		}
+// returnMemory returns a function that calls release if the process has been idle since
+// its previous call and has memory to return. The Go runtime collects only when the heap
+// has grown by GOGC, which does not happen in an idle process, and keeps the memory of its
+// largest heap for long: a loop process with sleeping agents would hold three times the
+// memory that it needs.
+func returnMemory(release func()) func() {
+	before := readHeap()
+	return func() {
 		now := readHeap()
 		if now.wasteful(before) {
 			release()

@@ -157,25 +157,39 @@ func (c *Config) accepts(now time.Time) bool {
 // leader of a cluster may lag behind, so that the result may be wrong for a moment; the
 // caller retries.
 func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err error) {
-	own, err := sqldb.ReadMark(ctx, m.db)
-	has := err == nil
-	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
-		return nil, 0, err
-	}
-	other, err := m.bus.GetMark(ctx, m.service)
-	if err != nil && api.CodeOf(err) != api.NotFound {
-		return nil, 0, err
-	}
-	states, err := m.bus.StreamHeights(ctx, bus.StreamNames(m.owner))
+	own, other, states, err := readStores(ctx, m.service, m.db, m.bus)
 	if err != nil {
 		return nil, 0, err
 	}
-	if has {
+	if own.Known != "" {
 		if err := json.Unmarshal([]byte(own.Known), &m.known); err != nil {
 			return nil, 0, fmt.Errorf("mark of the database: %w", err)
 		}
 	}
 	return Disagreements(m.service, own, other, states, m.bus.Installation(), m.boot, m.cfg.Sync), other.Seq, nil
+}
+
+// readStores returns what the stores of a service record of each other. A mark that does
+// not exist is zero.
+func readStores(ctx context.Context, service string, db *sqldb.DB, b *bus.Bus) (own sqldb.Mark, other api.StoreMark, states []bus.StreamHeight, err error) {
+	owner, ok := ownerOf(service)
+	if !ok {
+		return own, other, nil, fmt.Errorf("%s has no contracts", service)
+	}
+	// Read the database after NATS: a running service writes its mark to the database
+	// first, so the mark in NATS is never newer.
+	if other, err = b.GetMark(ctx, service); err != nil && api.CodeOf(err) != api.NotFound {
+		return own, other, nil, err
+	}
+	has, err := sqldb.HasMark(ctx, db)
+	if err == nil && has {
+		own, err = sqldb.ReadMark(ctx, db)
+	}
+	if err != nil {
+		return own, other, nil, err
+	}
+	states, err = b.StreamHeights(ctx, bus.StreamNames(owner))
+	return own, other, states, err
 }
 
 // Disagreements lists the contradictions between the mark in a service's database, the

@@ -107,6 +107,22 @@ func (s *status) lines() []string {
 	return out
 }
 
+// faults returns the reasons, besides services that are not ready, for which the process
+// is not ready.
+func (p Process) faults(st *status) []string {
+	var out []string
+	if !p.Conn.Connected() {
+		out = append(out, "nats: not connected")
+	}
+	out = append(out, st.faults()...)
+	if p.Stores != nil {
+		if err := p.Stores(); err != nil {
+			out = append(out, err.Error())
+		}
+	}
+	return out
+}
+
 // opsHosts refuses requests whose Host header is not a configured name. IP addresses are
 // allowed, because probes and scrapers use the pod's IP; a page of another site cannot
 // have an IP of this machine as its host name.
@@ -129,24 +145,11 @@ func ops(p Process, st *status) http.Handler {
 		_, _ = w.Write([]byte("ok\n")) // fails only if the client has disconnected
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		lines := st.lines()
-		ok := st.ready()
-		if !p.Conn.Connected() {
-			ok, lines = false, append(lines, "nats: not connected")
-		}
-		faults := st.faults()
-		if p.Stores != nil {
-			if err := p.Stores(); err != nil {
-				faults = append(faults, err.Error())
-			}
-		}
-		if len(faults) > 0 {
-			ok, lines = false, append(lines, faults...)
-		}
-		if !ok {
+		faults := p.faults(st)
+		if !st.ready() || len(faults) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n")) // fails only if the client has disconnected
+		_, _ = w.Write([]byte(strings.Join(append(st.lines(), faults...), "\n") + "\n")) // fails only if the client has disconnected
 	})
 	mux.HandleFunc("GET /diagnose", diagnose(p, st))
 	mux.Handle("GET /metrics", p.Exporters.MetricsHandler())
