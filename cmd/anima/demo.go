@@ -1,9 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -43,19 +43,18 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	defer s.close()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	d := &demo{app: a, bus: s.bus, began: time.Now(), out: newProgress(a), seen: map[string]bool{}}
+	d := &demo{app: a, bus: s.bus, began: time.Now(), out: newProgress(a), events: make(chan bus.Stored, 64), subscriptionErr: make(chan error, 1)}
+	completed := false
 	err = s.serve(ctx, func(ctx context.Context, _ host.Addrs) error {
-		if err := d.run(ctx); err != nil {
-			return err
-		}
-		d.completed = true
-		return errStop
+		err := d.run(ctx)
+		completed = err == nil
+		return cmp.Or(err, errStop)
 	})
 	d.out.clear()
 	switch {
 	case err != nil:
 		return fmt.Errorf("demo: %w", err)
-	case !d.completed:
+	case !completed:
 		return errors.New("interrupted before the demo ended")
 	}
 	return d.report()
@@ -70,10 +69,8 @@ type demo struct {
 	events          chan bus.Stored
 	subscriptionErr chan error // the error that ended the subscription to events
 	ends            []api.LoopEnd
-	turns           []api.Turn
-	seen            map[string]bool // turns that were printed, by id
+	turns           []api.Turn // turns that were printed
 	sum             summary
-	completed       bool
 }
 
 // summary is the output of the demo with -o json.
@@ -94,7 +91,6 @@ type demoTurn struct {
 }
 
 func (d *demo) run(ctx context.Context) error {
-	d.events, d.subscriptionErr = make(chan bus.Stored, 64), make(chan error, 1)
 	following, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -118,42 +114,46 @@ func (d *demo) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-
-	d.out.head("You ask Lucky to work")
-	if _, err := d.ask(ctx, lucky.ID, "Write a short note about what you are, count its words, and remember the count.", "Lucky's work"); err != nil {
-		return err
-	}
-
-	d.out.head("You ask Nova to greet Lucky; the message wakes Lucky")
-	before := len(d.ends)
-	run, err := d.ask(ctx, nova.ID, "Greet "+lucky.Address+": hello neighbour, how are you?", "Nova's greeting")
-	if err != nil {
-		return err
-	}
-	if err := d.waitForRun(ctx, before, "Lucky, woken by the greeting", otherRun(lucky.ID, run)); err != nil {
-		return err
-	}
-
-	d.out.head("You ask for something forbidden; policy refuses the call")
-	if _, err := d.ask(ctx, lucky.ID, "Do something forbidden: delete everything.", "the refusal"); err != nil {
-		return err
-	}
-
-	d.out.head("Lucky sleeps for a second and is woken by its alarm")
-	before = len(d.ends)
-	if run, err = d.ask(ctx, lucky.ID, "Go to sleep for a second.", "the sleep"); err != nil {
-		return err
-	}
-	if err := d.waitForRun(ctx, before, "Lucky, woken by its alarm", otherRun(lucky.ID, run)); err != nil {
-		return err
+	for _, step := range []struct {
+		head, agent, text, run string
+		wakes                  string // run of Lucky that the run causes; "" if none
+	}{
+		{
+			"You ask Lucky to work",
+			lucky.ID, "Write a short note about what you are, count its words, and remember the count.", "Lucky's work", "",
+		},
+		{
+			"You ask Nova to greet Lucky; the message wakes Lucky",
+			nova.ID, "Greet " + lucky.Address + ": hello neighbour, how are you?", "Nova's greeting", "Lucky, woken by the greeting",
+		},
+		{
+			"You ask for something forbidden; policy refuses the call",
+			lucky.ID, "Do something forbidden: delete everything.", "the refusal", "",
+		},
+		{
+			"Lucky sleeps for a second and is woken by its alarm",
+			lucky.ID, "Go to sleep for a second.", "the sleep", "Lucky, woken by its alarm",
+		},
+	} {
+		d.out.head(step.head)
+		before := len(d.ends)
+		acc, err := bus.Call[api.Accepted](ctx, d.bus, api.SendMessage{Agent: step.agent, Content: step.text})
+		if err != nil {
+			return err
+		}
+		d.out.line("you → %s: %s", step.agent, step.text)
+		if err := d.waitForRun(ctx, before, step.run, func(e api.LoopEnd) bool { return e.Run == acc.Run }); err != nil {
+			return err
+		}
+		if step.wakes == "" {
+			continue
+		}
+		woken := func(e api.LoopEnd) bool { return e.Agent == lucky.ID && e.Run != acc.Run }
+		if err := d.waitForRun(ctx, before, step.wakes, woken); err != nil {
+			return err
+		}
 	}
 	return d.check(ctx, lucky, nova)
-}
-
-// otherRun returns a condition for waitForRun: the end of a run of the agent other than
-// the given run.
-func otherRun(agent, run string) func(api.LoopEnd) bool {
-	return func(e api.LoopEnd) bool { return e.Agent == agent && e.Run != run }
 }
 
 func (d *demo) createAgent(ctx context.Context, source string) (api.Agent, error) {
@@ -166,17 +166,6 @@ func (d *demo) createAgent(ctx context.Context, source string) (api.Agent, error
 	}
 	d.out.line("%s is created at %s with %s", g.Name, g.Address, api.Dollar)
 	return g, nil
-}
-
-// ask sends a message, waits for the end of its run and returns the run's id.
-func (d *demo) ask(ctx context.Context, agent, text, what string) (string, error) {
-	before := len(d.ends)
-	acc, err := bus.Call[api.Accepted](ctx, d.bus, api.SendMessage{Agent: agent, Content: text})
-	if err != nil {
-		return "", err
-	}
-	d.out.line("you → %s: %s", agent, text)
-	return acc.Run, d.waitForRun(ctx, before, what, func(e api.LoopEnd) bool { return e.Run == acc.Run })
 }
 
 // waitForRun prints events until the end of a run fits. It examines the ends from index first
@@ -198,16 +187,21 @@ func (d *demo) waitForRun(ctx context.Context, first int, what string, fits func
 	return nil
 }
 
+// event prints an event. The end of a run that failed is an error.
 func (d *demo) event(ctx context.Context, m bus.Stored) error {
 	e, err := eventOf(m)
 	if err != nil {
 		return err
 	}
-	if e.name != "loop_end" {
-		if text := e.brief(); text != "" {
-			d.out.line("%s", text)
-		}
-		return nil
+	switch e.name {
+	case "tool_start":
+		return showAs(e, func(v api.ToolStart) { d.out.line("  → %s %s", v.ToolName, line(string(v.Arguments), 100)) })
+	case "tool_end":
+		return showAs(e, func(v api.ToolEnd) {
+			d.out.line("  ← %s %s: %s (%d ms)", v.ToolName, v.Outcome, line(v.Result, 100), v.Duration)
+		})
+	case "loop_error":
+		return showAs(e, func(v api.LoopError) { d.out.line("  ✗ %s: %s", v.Code, plain(v.Error)) })
 	}
 	var end api.LoopEnd
 	if err := api.Decode(m.Data, &end); err != nil {
@@ -223,46 +217,18 @@ func (d *demo) event(ctx context.Context, m bus.Stored) error {
 	return nil
 }
 
-// brief returns the event as one line, or "" for an event that the demo does not print.
-func (e event) brief() string {
-	switch e.name {
-	case "tool_start":
-		var v api.ToolStart
-		if json.Unmarshal(e.data, &v) == nil {
-			return fmt.Sprintf("  → %s %s", v.ToolName, line(string(v.Arguments), 100))
-		}
-	case "tool_end":
-		var v api.ToolEnd
-		if json.Unmarshal(e.data, &v) == nil {
-			return fmt.Sprintf("  ← %s %s: %s (%d ms)", v.ToolName, v.Outcome, line(v.Result, 100), v.Duration)
-		}
-	case "loop_error":
-		var v api.LoopError
-		if json.Unmarshal(e.data, &v) == nil {
-			return fmt.Sprintf("  ✗ %s: %s", v.Code, plain(v.Error))
-		}
-	}
-	return ""
-}
-
 // show prints the turns of a run that ended.
 func (d *demo) show(ctx context.Context, end api.LoopEnd) error {
 	turns, err := bus.Call[api.Turns](ctx, d.bus, api.ListTurns{Run: end.Run})
 	if err != nil {
 		return err
 	}
-	for i := len(turns.Turns) - 1; i >= 0; i-- {
-		t := turns.Turns[i]
-		if d.seen[t.ID] {
-			continue
+	for _, t := range slices.Backward(turns.Turns) {
+		if !slices.ContainsFunc(d.turns, func(shown api.Turn) bool { return shown.ID == t.ID }) {
+			d.turns = append(d.turns, t)
+			words := cmp.Or(line(t.Thinking, 90), fmt.Sprintf("(%d calls)", len(t.Calls)))
+			d.out.line("%s, turn %d: %s   %s", end.Agent, t.Number, words, t.Cost)
 		}
-		d.seen[t.ID] = true
-		d.turns = append(d.turns, t)
-		words := line(t.Thinking, 90)
-		if words == "" {
-			words = fmt.Sprintf("(%d calls)", len(t.Calls))
-		}
-		d.out.line("%s, turn %d: %s   %s", end.Agent, t.Number, words, t.Cost)
 	}
 	return nil
 }
@@ -314,15 +280,14 @@ func (d *demo) check(ctx context.Context, agents ...api.Agent) error {
 	if len(d.sum.Denied) == 0 {
 		return errors.New("policy recorded no refusal")
 	}
-	var err error
-	if d.sum.Ledger, err = bus.Call[api.LedgerReport](ctx, d.bus, api.VerifyLedger{}); err != nil {
+	report, err := bus.Call[api.LedgerReport](ctx, d.bus, api.VerifyLedger{})
+	if err != nil {
 		return err
 	}
-	if !d.sum.Ledger.OK {
-		return fmt.Errorf("the ledger is inconsistent: %v", d.sum.Ledger.Faults)
+	if !report.OK {
+		return fmt.Errorf("the ledger is inconsistent: %v", report.Faults)
 	}
-	d.sum.Trace = d.turns[0].Trace
-	d.sum.ElapsedMS = time.Since(d.began).Milliseconds()
+	d.sum.Ledger, d.sum.Trace, d.sum.ElapsedMS = report, d.turns[0].Trace, time.Since(d.began).Milliseconds()
 	return nil
 }
 

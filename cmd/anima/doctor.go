@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -29,16 +30,24 @@ type doctor struct {
 	findings []host.Finding
 }
 
-func (d *doctor) add(check, level, next, format string, args ...any) {
-	d.addAll(host.Finding{Check: check, Level: level, Text: fmt.Sprintf(format, args...), Next: next})
+func (d *doctor) ok(check, format string, args ...any) {
+	d.add(host.Finding{Check: check, Level: host.LevelOK, Text: fmt.Sprintf(format, args...)})
 }
 
-func (d *doctor) addAll(all ...host.Finding) {
+func (d *doctor) warn(check, next, format string, args ...any) {
+	d.add(host.Finding{Check: check, Level: host.LevelWarn, Text: fmt.Sprintf(format, args...), Next: next})
+}
+
+func (d *doctor) fault(check, next, format string, args ...any) {
+	d.add(host.Finding{Check: check, Level: host.LevelFault, Text: fmt.Sprintf(format, args...), Next: next})
+}
+
+func (d *doctor) add(all ...host.Finding) {
+	d.findings = append(d.findings, all...)
+	if d.app.json() {
+		return
+	}
 	for _, f := range all {
-		d.findings = append(d.findings, f)
-		if d.app.cli.Output == outputJSON {
-			continue
-		}
 		d.show.line("%-7s  %s: %s", f.Level, plain(f.Check), plain(f.Text))
 		if f.Next != "" && f.Level != host.LevelOK {
 			d.show.line("         → %s", plain(f.Next))
@@ -53,30 +62,29 @@ func (c doctorCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	d.show.clear()
+	if a.json() {
+		if err := writeJSON(a.Out, d.findings); err != nil {
+			return err
+		}
+	}
 	faults := 0
 	for _, f := range d.findings {
 		if f.Level == host.LevelFault {
 			faults++
 		}
 	}
-	if a.cli.Output == outputJSON {
-		if err := a.print(d.findings, func(io.Writer) {}); err != nil {
-			return err
-		}
-	}
 	if faults > 0 {
-		return &api.Error{Code: api.Internal, Message: fmt.Sprintf("%d of %d checks found a fault", faults, len(d.findings)), Next: "follow the advice of each fault"}
+		return failure(api.Internal, fmt.Sprintf("%d of %d checks found a fault", faults, len(d.findings)), "follow the advice of each fault")
 	}
 	return nil
 }
 
 func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
-	if _, named, _ := a.dialing(); named { // a.bus returns its error
-		b, done, err := a.bus()
+	if _, named, _ := a.dialing(); named { // connect returns its error
+		b, err := a.connect()
 		if err != nil {
 			return err
 		}
-		defer done()
 		d.running(ctx, b, c.Ops)
 		d.ledger(ctx, b, nil)
 		return nil
@@ -86,7 +94,7 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 		return err
 	}
 	if _, err := os.Stat(dir); err != nil {
-		return &api.Error{Code: api.NotFound, Message: "there is no data folder: " + err.Error(), Next: "name it with --data"}
+		return failure(api.NotFound, "there is no data folder: "+err.Error(), "name it with --data")
 	}
 	cfg, _, err := settings(upLookup(a.Lookup, map[string]string{"ANIMA_DATA": dir}, lookupIn(nil)))
 	if err != nil {
@@ -94,9 +102,8 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 	}
 	cfg.Data = dir
 	d.folder(dir, cfg)
-	b, done, err := a.bus()
+	b, err := a.connect()
 	if err == nil {
-		defer done()
 		var ep endpoint
 		data, err := os.ReadFile(filepath.Join(dir, endpointFile))
 		if err = errors.Join(err, json.Unmarshal(data, &ep)); err != nil {
@@ -107,7 +114,7 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 		return nil
 	}
 	if api.CodeOf(err) != api.Unavailable { // other errors mean that an anima may be running
-		d.add("anima", host.LevelFault, "mend that and look again", "it cannot be asked: %v", err)
+		d.fault("anima", "correct that and run the command again", "the connection failed: %v", err)
 		return nil
 	}
 	return d.stopped(ctx, dir, cfg)
@@ -115,15 +122,15 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 
 // stopped checks a data folder that no running anima uses.
 func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error {
-	d.add("anima", host.LevelOK, "", "none is running on %s: the folder itself is looked at", dir)
+	d.ok("anima", "none is running on %s: the folder itself is checked", dir)
 	at := filepath.Join(dir, "nats")
 	if _, err := os.Stat(at); err != nil {
-		d.add("nats", host.LevelFault, "restore all stores from one backup", "the folder of the streams is missing: %v", err)
+		d.fault("nats", "restore all stores from one backup", "the folder of the streams is missing: %v", err)
 		return nil
 	}
 	server, err := embednats.Start(ctx, embednats.Options{Dir: at})
 	if err != nil {
-		d.add("nats", host.LevelFault, "stop what uses the folder; if nothing does, restore a backup", "%v", err)
+		d.fault("nats", "stop what uses the folder; if nothing does, restore a backup", "%v", err)
 		return nil
 	}
 	defer server.Shutdown()
@@ -141,21 +148,21 @@ func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error
 	d.locks(ctx, b)
 	id, err := os.ReadFile(filepath.Join(dir, "installation"))
 	if err != nil {
-		d.add("installation", host.LevelFault, "put the file back: every database and stream names its id", "%v", err)
+		d.fault("installation", "put the file back: every database and stream has its id", "%v", err)
 	}
 	for _, s := range services() {
 		d.show.waiting("the database of " + s.Name)
 		db, err := s.Database(ctx, cfg)
-		if errors.Is(err, fs.ErrNotExist) {
-			d.add(s.Name, host.LevelFault, "restore all stores from one backup, or start with anima up --accept-loss", "its database is missing: %v", err)
-			continue
-		} else if err != nil {
-			d.add(s.Name, host.LevelFault, "look at the database; if it cannot be read, restore all stores from one backup", "%v", err)
-			continue
-		}
-		d.addAll(s.Examine(ctx, db, b, trimmed(id), cfg.Sync, time.Now(), false)...)
-		if err := db.Close(); err != nil {
-			d.add(s.Name, host.LevelWarn, "", "its database was not closed: %v", err)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			d.fault(s.Name, "restore all stores from one backup, or start with anima up --accept-loss", "its database is missing: %v", err)
+		case err != nil:
+			d.fault(s.Name, "check the database; if it cannot be read, restore all stores from one backup", "%v", err)
+		default:
+			d.add(s.Examine(ctx, db, b, strings.TrimSpace(string(id)), cfg.Sync, time.Now(), false)...)
+			if err := db.Close(); err != nil {
+				d.warn(s.Name, "", "its database was not closed: %v", err)
+			}
 		}
 	}
 	d.ledger(ctx, b, &cfg)
@@ -169,15 +176,15 @@ func (d *doctor) running(ctx context.Context, b *bus.Bus, ops []string) {
 	d.models(ctx, b)
 	for _, url := range ops {
 		if url == "" {
-			d.add("ready", host.LevelWarn, "set ANIMA_OPS_ADDR", "it has no ops port, so its stores are not looked at")
+			d.warn("ready", "set ANIMA_OPS_ADDR", "it has no ops port, so its stores are not checked")
 			continue
 		}
 		d.show.waiting("waiting for " + url + " to check its stores")
 		findings, err := diagnosed(ctx, url)
 		if err != nil {
-			d.add("ready", host.LevelFault, "check the address, and that the service runs", "%v", err)
+			d.fault("ready", "check the address, and that the service runs", "%v", err)
 		}
-		d.addAll(findings...)
+		d.add(findings...)
 	}
 }
 

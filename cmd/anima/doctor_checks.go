@@ -6,19 +6,53 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/treasury"
 )
 
 // folder checks the disk of a data folder and the modes of the secret files in it.
 func (d *doctor) folder(dir string, cfg host.Config) {
-	mib := cfg.DiskReserve
+	d.disk(dir, cfg.DiskReserve)
+	if err := disk.Write(dir, 64<<10); err != nil {
+		d.fault("disk", "free space, or let this user write there", "the data folder cannot be written: %v", err)
+	} else {
+		d.ok("disk", "the data folder can be written")
+	}
+	open := false
+	names := []string{".", "token", "installation", endpointFile, providerFile, "nats", "loop/mcp"}
+	for _, s := range services() {
+		names = append(names, s.Name)
+	}
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		info, err := os.Stat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			d.fault("secrets", "let this user read it", "%v", err)
+		case info.Mode().Perm()&0o077 != 0:
+			open = true
+			report := d.fault
+			if name == "." {
+				report = d.warn // secret files have their own modes
+			}
+			report("secrets", "chmod go= "+shellQuote(path), "%s can be used by other users of this machine: its mode is %04o", path, info.Mode().Perm())
+		}
+	}
+	if !open {
+		d.ok("secrets", "only this user can read the token, the keys, the databases and the streams")
+	}
+}
+
+// disk compares the free space with the reserve. mib is the setting ANIMA_DISK_RESERVE.
+func (d *doctor) disk(dir string, mib int64) {
 	if mib > 0 {
 		mib *= disk.MiB
 	}
@@ -28,46 +62,18 @@ func (d *doctor) folder(dir string, cfg host.Config) {
 		s, err = r.Space()
 	}
 	if err != nil {
-		d.add("disk", host.LevelFault, "name a folder that can be used with --data", "%v", err)
-	} else {
-		level, next := host.LevelOK, ""
-		switch full := r.Check(); {
-		case full != nil:
-			level, next = host.LevelFault, "free space on it or enlarge it; with less than the reserve nothing is accepted"
-		case s.Free < 2*r.Bytes():
-			level, next = host.LevelWarn, "free space on it soon"
-		}
-		d.add("disk", level, next, "%d of %d MiB are free, %d are kept in reserve", s.Free/disk.MiB, s.Total/disk.MiB, r.Bytes()/disk.MiB)
+		d.fault("disk", "name a folder that can be used with --data", "%v", err)
+		return
 	}
-	if err := disk.Write(dir, 64<<10); err != nil {
-		d.add("disk", host.LevelFault, "free space, or let this user write there", "the data folder cannot be written: %v", err)
-	} else {
-		d.add("disk", host.LevelOK, "", "the data folder can be written")
-	}
-	open := 0
-	names := []string{".", "token", "installation", endpointFile, providerFile, "nats", "loop/mcp"}
-	for _, s := range services() {
-		names = append(names, s.Name)
-	}
-	for _, name := range names {
-		info, err := os.Stat(filepath.Join(dir, name))
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			d.add("secrets", host.LevelFault, "let this user read it", "%v", err)
-			continue
-		}
-		if info.Mode().Perm()&0o077 != 0 {
-			open++
-			level := host.LevelFault
-			if name == "." {
-				level = host.LevelWarn // secret files have their own modes
-			}
-			d.add("secrets", level, "chmod go= "+shellQuote(filepath.Join(dir, name)), "%s can be used by other users of this machine: its mode is %04o", filepath.Join(dir, name), info.Mode().Perm())
-		}
-	}
-	if open == 0 {
-		d.add("secrets", host.LevelOK, "", "only this user can read the token, the keys, the databases and the streams")
+	const text = "%d of %d MiB are free, %d are kept in reserve"
+	figures := []any{s.Free / disk.MiB, s.Total / disk.MiB, r.Bytes() / disk.MiB}
+	switch {
+	case r.Check() != nil:
+		d.fault("disk", "free space on it or enlarge it; with less than the reserve nothing is accepted", text, figures...)
+	case s.Free < 2*r.Bytes():
+		d.warn("disk", "free space on it soon", text, figures...)
+	default:
+		d.ok("disk", text, figures...)
 	}
 }
 
@@ -79,23 +85,24 @@ func (d *doctor) streams(ctx context.Context, b *bus.Bus) {
 	d.show.waiting("streams and consumers")
 	faults, server, err := b.Unexpected(ctx)
 	if err != nil {
-		d.add("streams", host.LevelFault, "check that NATS is up", "%v", err)
+		d.fault("streams", "check that NATS is up", "%v", err)
 		return
 	}
 	for _, f := range faults {
-		d.add("streams", host.LevelFault, "restart the services, which make what is missing; if messages are missing, restore all stores from one backup", "%s", f)
+		d.fault("streams", "restart the services, which create what is missing; if messages are missing, restore all stores from one backup", "%s", f)
 	}
 	if len(faults) == 0 {
-		d.add("streams", host.LevelOK, "", "all streams and consumers are there as they are made, and no event is missing between others")
+		d.ok("streams", "all streams and consumers exist as defined, and no event is missing between others")
 	}
 	now := time.Now()
 	switch off := now.Sub(server).Abs(); {
 	case now.Year() < 2026:
-		d.add("clock", host.LevelFault, "set the machine's clock", "this machine says that it is %s", now.UTC().Format(time.RFC3339))
+		d.fault("clock", "set the machine's clock", "the clock of this machine shows %s", now.UTC().Format(time.RFC3339))
 	case !server.IsZero() && off > clockWarns:
-		d.add("clock", host.LevelWarn, "let both machines follow a time server: leases and budgets are times", "the clock of NATS and this one are %s apart", off.Round(time.Second))
+		d.warn("clock", "synchronize both machines with a time server: leases and budgets depend on the time",
+			"the clocks of NATS and of this machine are %s apart", off.Round(time.Second))
 	default:
-		d.add("clock", host.LevelOK, "", "the clocks agree")
+		d.ok("clock", "the clocks agree")
 	}
 }
 
@@ -107,56 +114,51 @@ const lockWarns = 10 * time.Minute
 func (d *doctor) locks(ctx context.Context, b *bus.Bus) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	bucket, err := bus.OpenBucket[api.Lock](ctx, b)
-	if err != nil {
-		d.add("locks", host.LevelFault, "check that NATS is up", "%v", err)
-		return
-	}
 	held, over := 0, 0
-	all := errors.New("all were seen")
-	watching, seen := context.WithCancelCause(ctx)
-	defer seen(nil)
-	err = bucket.Watch(watching, api.LockKey("*"), func() { seen(all) }, func(e bus.Entry[api.Lock]) error {
-		switch late := time.Since(time.UnixMicro(e.Value.Expires)); {
-		case e.Deleted:
-		case late > lockWarns:
-			over++
-		default:
-			held++
-		}
-		return nil
-	})
+	all := errors.New("all were read")
+	watching, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	bucket, err := bus.OpenBucket[api.Lock](ctx, b)
+	if err == nil {
+		err = bucket.Watch(watching, api.LockKey("*"), func() { stop(all) }, func(e bus.Entry[api.Lock]) error {
+			switch late := time.Since(time.UnixMicro(e.Value.Expires)); {
+			case e.Deleted:
+			case late > lockWarns:
+				over++
+			default:
+				held++
+			}
+			return nil
+		})
+	}
 	switch {
 	case !errors.Is(context.Cause(watching), all):
-		d.add("locks", host.LevelFault, "check that NATS is up", "%v", err)
+		d.fault("locks", "check that NATS is up", "%v", err)
 	case over > 0:
-		d.add("locks", host.LevelWarn, "nothing: the next run of the session takes it over", "%d session locks are past their time", over)
+		d.warn("locks", "nothing: the next run of the session replaces the lock", "%d session locks are past their expiry", over)
 	default:
-		d.add("locks", host.LevelOK, "", "%d sessions are locked, none past its time", held)
+		d.ok("locks", "%d sessions are locked, no lock is past its expiry", held)
 	}
 }
 
 // models checks that the router has models that can be used.
 func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 	d.show.waiting("models")
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	all, err := bus.Call[api.Models](ctx, b, api.ListModels{})
-	if err != nil {
-		d.add("models", host.LevelFault, "look at the router's log", "%v", err)
-		return
-	}
+	all, err := callFor[api.Models](ctx, b, api.ListModels{})
 	usable := 0
 	for _, m := range all.Models {
 		if m.Usable {
 			usable++
 		}
 	}
-	if usable == 0 {
-		d.add("models", host.LevelFault, "anima model list says why", "none of %d models can be used", len(all.Models))
-		return
+	switch {
+	case err != nil:
+		d.fault("models", "check the router's log", "%v", err)
+	case usable == 0:
+		d.fault("models", "anima model list shows why", "none of %d models can be used", len(all.Models))
+	default:
+		d.ok("models", "%d of %d models can be used", usable, len(all.Models))
 	}
-	d.add("models", host.LevelOK, "", "%d of %d models can be used", usable, len(all.Models))
 }
 
 // ledger verifies the hash chain and the postings of the ledger: directly in its database
@@ -164,33 +166,23 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 // request's timeout.
 func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 	began := time.Now()
-	var report api.LedgerReport
-	var err error
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		report, err = verified(ctx, b, cfg)
-	}()
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for waiting := true; waiting; {
-		d.show.waiting("the ledger, " + time.Since(began).Round(time.Second).String())
-		select {
-		case <-done:
-			waiting = false
-		case <-tick.C:
-		}
-	}
-	const next = "stop treasury and restore all stores from the last backup that verifies"
+	show := func() { d.show.waiting("the ledger, " + time.Since(began).Round(time.Second).String()) }
+	show()
+	showing, stop := context.WithCancel(ctx)
+	var clock sync.WaitGroup
+	clock.Go(func() { wait.Every(showing, time.Second, show) })
+	report, err := verified(ctx, b, cfg)
+	stop()
+	clock.Wait()
 	switch {
 	case err != nil:
-		d.add("ledger", host.LevelFault, "look at treasury's log; a large ledger is walked where its database is", "%v", err)
+		d.fault("ledger", "check treasury's log; verify a large ledger on the machine that has its database", "%v", err)
 	case !report.OK:
 		for _, f := range report.Faults {
-			d.add("ledger", host.LevelFault, next, "%s", f)
+			d.fault("ledger", "stop treasury and restore all stores from the last backup that verifies", "%s", f)
 		}
 	default:
-		d.add("ledger", host.LevelOK, "", "%d transactions on %d accounts are right", report.Transactions, report.Accounts)
+		d.ok("ledger", "%d transactions on %d accounts are right", report.Transactions, report.Accounts)
 	}
 }
 
@@ -205,5 +197,3 @@ func verified(ctx context.Context, b *bus.Bus, cfg *host.Config) (api.LedgerRepo
 	r, err := treasury.Verify(ctx, db)
 	return r, errors.Join(err, db.Close())
 }
-
-func trimmed(id []byte) string { return strings.TrimSpace(string(id)) }

@@ -67,19 +67,17 @@ func useConnection(ctx context.Context, b *bus.Bus, use func(context.Context, *b
 func (a *app) reconnect(ctx context.Context, away func(bool)) (*bus.Bus, func(), error) {
 	for try := 0; ; try++ {
 		b, done, err := a.bus()
+		switch {
+		case err != nil && try == 0:
+			away(true)
+		case err == nil && try > 0:
+			away(false)
+		}
 		if err == nil {
-			if try > 0 {
-				away(false)
-			}
 			return b, done, nil
 		}
-		if try == 0 {
-			away(true)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		case <-time.After(reconnectInterval):
+		if err := wait.For(ctx, reconnectInterval); err != nil {
+			return nil, nil, err
 		}
 	}
 }
@@ -269,7 +267,8 @@ func (w *watcher) accepted(acc api.Accepted) {
 // errMerged restarts following with the run that the watched one was merged into.
 var errMerged = errors.New("merged")
 
-// stored processes a message of the stream.
+// stored processes a message of the stream. After the end of the watched run it returns
+// errRunEnded, or errMerged if the watched run is now the one that it was merged into.
 func (w *watcher) stored(m bus.Stored, events []api.Subject) error {
 	all, err := bus.Expand(m, events...)
 	if err != nil {
@@ -287,28 +286,16 @@ func (w *watcher) stored(m bus.Stored, events []api.Subject) error {
 
 func (w *watcher) event(m bus.Stored) error {
 	e, err := eventOf(m)
-	if err != nil {
+	if err != nil || !w.watches(e.run) {
 		return err
 	}
-	if !w.watches(e.run) {
-		return nil
-	}
-	if err := w.view.event(e); err != nil {
+	if err := w.view.event(e); err != nil || e.name != "loop_end" || w.run == "" {
 		return err
-	}
-	if e.name != "loop_end" || w.run == "" {
-		return nil
 	}
 	var end api.LoopEnd
 	if err := json.Unmarshal(m.Data, &end); err != nil {
 		return err
 	}
-	return w.runEnded(end)
-}
-
-// runEnded stores the end of the watched run. If the run was merged, it watches the run that
-// it was merged into.
-func (w *watcher) runEnded(end api.LoopEnd) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if end.Outcome == api.OutcomeMerged && end.Into != "" {

@@ -77,10 +77,8 @@ func (c initCmd) Run(ctx context.Context, a *app) (err error) {
 		faults = append(missing, faults...)
 	}
 	if len(faults) > 0 {
-		e := failure(api.Invalid, "the flags do not give a valid AGENT.md; nothing was written",
-			"correct the flags; on a terminal anima init asks for the other values; anima init --help has examples")
-		e.Details = faults
-		return e
+		return failure(api.Invalid, "the flags do not give a valid AGENT.md; nothing was written",
+			"correct the flags; on a terminal anima init asks for the other values; anima init --help has examples", faults...)
 	}
 	if c.Fund != "" {
 		if _, err := positive(c.Fund); err != nil {
@@ -141,9 +139,7 @@ func (c initCmd) existing() ([]byte, error) {
 		return nil, failure(api.Invalid, err.Error(), "name another file")
 	}
 	if _, faults := loop.CheckAgentFile(src); len(faults) > 0 && !c.Force {
-		e := failure(api.Invalid, c.File+" exists and has faults; it was not changed", "correct it, name another file, or replace it with --force")
-		e.Details = faults
-		return nil, e
+		return nil, failure(api.Invalid, c.File+" exists and has faults; it was not changed", "correct it, name another file, or replace it with --force", faults...)
 	}
 	return src, nil
 }
@@ -187,9 +183,7 @@ func (s *setup) flags() (missing, faults []string, err error) {
 func (s *setup) write() ([]byte, error) {
 	src, faults := s.file.Source()
 	if len(faults) > 0 {
-		e := failure(api.Invalid, "the answers do not give a valid AGENT.md; nothing was written", "")
-		e.Details = faults
-		return nil, e
+		return nil, failure(api.Invalid, "the answers do not give a valid AGENT.md; nothing was written", "", faults...)
 	}
 	v := &s.view
 	v.Agent, _ = loop.CheckAgentFile(src)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -55,30 +56,21 @@ func traceURL(base, trace string) string {
 // unless the environment sets an endpoint. It ignores an invalid URL, which the
 // validation of the settings reports.
 func sendToJaeger(lookup config.Lookup) config.Lookup {
-	v, _ := lookup("ANIMA_JAEGER_URL")
-	if v == "" {
+	env := func(name string) string {
+		v, _ := lookup(name)
+		return v
+	}
+	base, err := jaegerBase(env("ANIMA_JAEGER_URL"))
+	if err != nil || env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != "" || env("OTEL_EXPORTER_OTLP_ENDPOINT") != "" {
 		return lookup
 	}
-	if _, err := jaegerBase(v); err != nil {
-		return lookup
-	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"} {
-		if v, _ := lookup(name); v != "" {
-			return lookup
-		}
-	}
-	u, err := url.Parse(v)
+	u, err := url.Parse(base)
 	if err != nil {
 		return lookup
 	}
 	port := "4317"
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"} {
-		switch p, _ := lookup(name); p {
-		case "http/protobuf":
-			port = "4318"
-		case "grpc":
-			port = "4317"
-		}
+	if cmp.Or(env("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), env("OTEL_EXPORTER_OTLP_PROTOCOL")) == "http/protobuf" {
+		port = "4318"
 	}
 	to := "http://" + net.JoinHostPort(u.Hostname(), port)
 	return layered(lookup, lookupIn(map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": to}))

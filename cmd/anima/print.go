@@ -18,8 +18,8 @@ import (
 
 // failure returns an error with what the user can do about it; if next is "", the advice
 // for the code is printed.
-func failure(code api.Code, message, next string) *api.Error {
-	return &api.Error{Code: code, Message: message, Next: next}
+func failure(code api.Code, message, next string, details ...string) *api.Error {
+	return &api.Error{Code: code, Message: message, Next: next, Details: details}
 }
 
 const outputJSON = "json"

@@ -91,9 +91,7 @@ func settings(lookup config.Lookup) (host.Config, upConfig, error) {
 		note(s.Check(lookup))
 	}
 	if len(faults) > 0 {
-		e := failure(api.Invalid, "the settings have faults; nothing was started", "correct them; docs/config.md lists all settings")
-		e.Details = faults
-		return cfg, up, e
+		return cfg, up, failure(api.Invalid, "the settings have faults; nothing was started", "correct them; docs/config.md lists all settings", faults...)
 	}
 	return cfg, up, nil
 }

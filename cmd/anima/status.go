@@ -179,11 +179,7 @@ func (s *statusView) askAgents(ctx context.Context, b *bus.Bus) error {
 }
 
 func (s *statusView) text(w io.Writer) {
-	fmt.Fprintf(w, "nats\t%s\n", plain(s.NATS))
-	if s.Context != "" {
-		fmt.Fprintf(w, "context\t%s\n", s.Context)
-	}
-	var up, down []string
+	var up, down, usable, queues []string
 	for _, v := range s.Services {
 		switch v.Replicas {
 		case 0:
@@ -194,19 +190,11 @@ func (s *statusView) text(w io.Writer) {
 			up = append(up, fmt.Sprintf("%s ×%d", v.Name, v.Replicas))
 		}
 	}
-	fmt.Fprintf(w, "services\t%s\n", cmp.Or(strings.Join(up, ", "), "-"))
-	if len(down) > 0 {
-		fmt.Fprintf(w, "no answer\t%s\n", strings.Join(down, ", "))
-	}
-	var usable []string
 	for _, m := range s.Models {
 		if m.Usable {
 			usable = append(usable, m.ID)
 		}
 	}
-	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(cmp.Or(strings.Join(usable, ", "), "-"), 120))
-	fmt.Fprintf(w, "money\t%s available, %s held by %d calls\n", s.Money.Available, s.Money.Held, s.Money.Holds)
-	var queues []string
 	var bytes uint64
 	for _, q := range s.Streams {
 		bytes += q.Bytes
@@ -214,21 +202,24 @@ func (s *statusView) text(w io.Writer) {
 			queues = append(queues, fmt.Sprintf("%s %d", q.Name, q.Messages))
 		}
 	}
-	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", cmp.Or(strings.Join(queues, ", "), "-"), float64(bytes)/(1<<20))
+	list := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "-") }
+	fields(w, "nats", plain(s.NATS), "context", s.Context, "services", list(up), "no answer", strings.Join(down, ", "))
+	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(list(usable), 120))
+	fmt.Fprintf(w, "money\t%s available, %s held by %d calls\n", s.Money.Available, s.Money.Held, s.Money.Holds)
+	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", list(queues), float64(bytes)/(1<<20))
 	if s.Disk != nil {
 		fmt.Fprintf(w, "disk\t%.1f of %.1f GiB free for %s\n", float64(s.Disk.Free)/(1<<30), float64(s.Disk.Total)/(1<<30), plain(s.Disk.Folder))
 	}
 	for _, f := range s.Faults {
-		fmt.Fprintf(w, "fault\t%s\n", line(f, 200))
+		row(w, "fault", line(f, 200))
 	}
-	fmt.Fprint(w, "\nAGENT\tSTATE\tAVAILABLE\tUNTIL\tWHY\n")
-	for _, g := range s.Agents {
+	table(w, "\nAGENT\tSTATE\tAVAILABLE\tUNTIL\tWHY", s.Agents, api.Page{}, func(g agentLine) []any {
 		money := "unknown"
 		if g.Balance != nil {
 			money = g.Balance.Available.String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", g.ID, g.State, money, when(g.SleepUntil), line(g.Reason, 60))
-	}
+		return []any{g.ID, g.State, money, when(g.SleepUntil), line(g.Reason, 60)}
+	})
 	if s.More {
 		fmt.Fprintln(w, "… more: anima agent list")
 	}

@@ -82,8 +82,9 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if s.exp, err = telemetry.Open(ctx, telemetry.Options{Version: host.Version(), Lookup: lookup, Log: s.log, Spool: filepath.Join(dir, "spans")}); err != nil {
 		return nil, err
 	}
+	token := s.cfg.Token.Reveal()
 	s.server, err = embednats.Start(ctx, embednats.Options{
-		Dir: filepath.Join(dir, "nats"), Listen: up.NATSListen, Token: s.cfg.Token.Reveal(), SyncAlways: cfg.Sync == host.SyncAlways, Log: s.log,
+		Dir: filepath.Join(dir, "nats"), Listen: up.NATSListen, Token: token, SyncAlways: cfg.Sync == host.SyncAlways, Log: s.log,
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, fmt.Errorf("listen on %s for NATS: %w; another program listens there, perhaps another anima up: stop it, or set ANIMA_NATS_LISTEN (--listen) to another address, or move all ports with --port", up.NATSListen, syscall.EADDRINUSE)
@@ -91,8 +92,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if err != nil {
 		return nil, err
 	}
-	s.conn, err = bus.Dial(bus.Dialing{InProcess: s.server.InProcess(), Token: s.cfg.Token.Reveal(), Name: "anima", Log: s.log})
-	if err != nil {
+	if s.conn, err = bus.Dial(bus.Dialing{InProcess: s.server.InProcess(), Token: token, Name: "anima", Log: s.log}); err != nil {
 		return nil, err
 	}
 	s.bus, err = bus.New(s.conn, bus.Options{Service: "anima-up", Log: s.log})

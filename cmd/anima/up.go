@@ -149,9 +149,7 @@ func (c upCmd) first(a *app) (*agentFile, error) {
 	}
 	id, faults := loop.CheckAgentFile([]byte(src))
 	if len(faults) > 0 {
-		e := failure(api.Invalid, c.Agent+" has faults; nothing was started", "correct them")
-		e.Details = faults
-		return nil, e
+		return nil, failure(api.Invalid, c.Agent+" has faults; nothing was started", "correct them", faults...)
 	}
 	return &agentFile{id, src}, nil
 }

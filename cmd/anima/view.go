@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -19,17 +18,16 @@ import (
 // entry. Pieces may be lost: when the turn is stored, the viewer prints what is missing
 // of its text. It is safe for concurrent use.
 type viewer struct {
-	json    bool
-	echo    bool // print the input of each run, too
-	turn    func(id string) (api.Turn, error)
-	input   func(run string) string
-	mu      sync.Mutex
-	out     io.Writer
-	live    bool // out is a terminal: the hint may be erased
-	hint    bool // a hint is shown on the current line
+	json  bool
+	echo  bool // print the input of each run, too
+	turn  func(id string) (api.Turn, error)
+	input func(run string) string
+
+	mu sync.Mutex // guards the fields below
+	progress
 	midLine bool // the current line is not complete
 
-	shown    uint64          // sequence up to which the events were printed
+	passed   uint64          // sequence up to which the events were printed
 	from     uint64          // sequence of the entry that the current turn follows, or a later one
 	current  string          // id of the turn whose completion is in progress
 	printed  strings.Builder // pieces of it that were printed
@@ -55,26 +53,20 @@ type live struct {
 	after               uint64 // sequence of the entry that it follows; 0: of the previous release, follows the loop_execute of its turn
 }
 
-// liveDelta and liveThinking decode a live message.
-func liveDelta(data []byte) (l live, err error) {
-	var d api.StreamDelta
-	err = json.Unmarshal(data, &d)
-	l = live{turn: d.Turn, content: d.Content, note: d.Note, discard: d.Discard, after: d.After}
-	l.event = event{name: d.Subject().Name, run: d.Run, data: data}
-	return l, err
-}
+// liveDelta and liveThinking decode a live message. A Thinking has a part of the fields of
+// a StreamDelta.
+func liveDelta(data []byte) (live, error)    { return decodeLive(api.StreamDelta{}, data) }
+func liveThinking(data []byte) (live, error) { return decodeLive(api.Thinking{}, data) }
 
-func liveThinking(data []byte) (l live, err error) {
-	var d api.Thinking
-	err = json.Unmarshal(data, &d)
-	l = live{turn: d.Turn, after: d.After}
-	l.event = event{name: d.Subject().Name, run: d.Run, data: data}
-	return l, err
+func decodeLive(of api.Message, data []byte) (live, error) {
+	var d api.StreamDelta
+	err := json.Unmarshal(data, &d)
+	e := event{name: of.Subject().Name, run: d.Run, data: data}
+	return live{event: e, turn: d.Turn, content: d.Content, note: d.Note, discard: d.Discard, after: d.After}, err
 }
 
 func newViewer(out io.Writer, asJSON bool) *viewer {
-	f, ok := out.(*os.File)
-	return &viewer{out: out, json: asJSON, live: ok && isTerminal(f)}
+	return &viewer{progress: progress{w: out, live: isTerminal(out)}, json: asJSON}
 }
 
 // maxEarly is the maximum number of pieces that are kept. Further ones are printed with
@@ -87,7 +79,7 @@ func (v *viewer) piece(l live) {
 	defer v.mu.Unlock()
 	switch {
 	case v.json:
-		_ = l.writeJSON(v.out) // the write of the next event returns the error
+		_ = l.writeJSON(v.w) // the write of the next event returns the error
 	case v.ready(l):
 		v.printLive(l)
 	case len(v.pending) < maxEarly:
@@ -100,21 +92,19 @@ func (v *viewer) piece(l live) {
 func (v *viewer) eventsShown(seq uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.shown = max(v.shown, seq)
+	v.passed = max(v.passed, seq)
 	v.release()
 }
 
 // release prints the kept pieces that are ready.
 func (v *viewer) release() {
-	all := v.pending
-	v.pending = nil
-	for _, l := range all {
-		if v.ready(l) {
+	v.pending = slices.DeleteFunc(v.pending, func(l live) bool {
+		ready := v.ready(l)
+		if ready {
 			v.printLive(l)
-		} else {
-			v.pending = append(v.pending, l)
 		}
-	}
+		return ready
+	})
 }
 
 // ready reports whether the events that a live message follows were printed.
@@ -122,7 +112,7 @@ func (v *viewer) ready(l live) bool {
 	if l.after == 0 {
 		return l.turn == v.current
 	}
-	return l.after <= v.shown
+	return l.after <= v.passed
 }
 
 // printLive prints a live message of the current turn, or of the turn that begins with it.
@@ -149,16 +139,16 @@ func (v *viewer) printPiece(l live) {
 	if v.closed {
 		return
 	}
+	note := l.note
 	if l.discard || v.stale {
 		v.stale = false
 		if v.printed.Len() > 0 {
 			v.printed.Reset()
-			v.remark(join("the model call is repeated, the text above is void", l.note))
-		} else if l.note != "" {
-			v.remark(l.note)
+			note = strings.TrimSuffix("the model call is repeated, the text above is void: "+note, ": ")
 		}
-	} else if l.note != "" {
-		v.remark(l.note)
+	}
+	if note != "" {
+		v.remark(note)
 	}
 	v.latest = time.Now()
 	v.printed.WriteString(l.content)
@@ -194,13 +184,6 @@ func (v *viewer) awaitPieces(turn string) {
 	}
 }
 
-func join(what, why string) string {
-	if why == "" {
-		return what
-	}
-	return what + ": " + why
-}
-
 // write prints text of a model.
 func (v *viewer) write(text string) {
 	if text == "" {
@@ -208,41 +191,31 @@ func (v *viewer) write(text string) {
 	}
 	v.clear()
 	text = plain(text)
-	_, _ = io.WriteString(v.out, text) // a closed output ends the command with SIGPIPE
+	_, _ = io.WriteString(v.w, text) // a closed output ends the command with SIGPIPE
 	v.midLine = !strings.HasSuffix(text, "\n")
 }
 
 // print prints complete lines of the program itself.
 func (v *viewer) print(format string, args ...any) {
 	v.newLine()
-	fmt.Fprintf(v.out, format+"\n", args...)
+	fmt.Fprintf(v.w, format+"\n", args...)
 }
 
 // newLine ends the current line.
 func (v *viewer) newLine() {
 	v.clear()
 	if v.midLine {
-		fmt.Fprintln(v.out)
+		fmt.Fprintln(v.w)
 		v.midLine = false
 	}
 }
 
 func (v *viewer) remark(s string) { v.print("  (%s)", line(s, 300)) }
 
-// clear erases the hint.
-func (v *viewer) clear() {
-	if v.hint {
-		_, _ = io.WriteString(v.out, "\r\x1b[K")
-		v.hint = false
-	}
-}
-
 // waiting shows on a terminal what the viewer waits for.
 func (v *viewer) waiting(what string) {
-	if v.live && !v.midLine {
-		v.clear()
-		_, _ = io.WriteString(v.out, "  … "+what)
-		v.hint = true
+	if !v.midLine {
+		v.progress.waiting(what)
 	}
 }
 
@@ -269,7 +242,7 @@ func (v *viewer) interrupted() {
 func (v *viewer) mergedInto(run string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.shown, v.from, v.pending = 0, 0, nil
+	v.passed, v.from, v.pending = 0, 0, nil
 	if !v.json {
 		v.remark("joins run " + run)
 	}
@@ -287,7 +260,7 @@ func (v *viewer) event(e event) error {
 	if v.json {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		return e.writeJSON(v.out)
+		return e.writeJSON(v.w)
 	}
 	var t api.Turn
 	var asked string
@@ -405,20 +378,14 @@ func (v *viewer) complete(t api.Turn) {
 	case v.current:
 		v.printRest(t.Thinking)
 	case v.previous.turn:
-		v.completePrevious(t.Thinking)
+		if whole := strings.TrimSpace(t.Thinking); whole != strings.TrimSpace(v.previous.said) {
+			v.remark("pieces of the previous turn's text were lost; its whole text is")
+			v.write(whole)
+			v.newLine()
+		}
+		v.previous = printedText{}
 	}
 	v.done = t.ID
-}
-
-// completePrevious prints the text of the previous turn if parts of it were lost.
-func (v *viewer) completePrevious(text string) {
-	whole := strings.TrimSpace(text)
-	if whole != strings.TrimSpace(v.previous.said) {
-		v.remark("pieces of the previous turn's text were lost; its whole text is")
-		v.write(whole)
-		v.newLine()
-	}
-	v.previous = printedText{}
 }
 
 // printRest prints what is missing of the current turn's text.
