@@ -12,6 +12,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // load is one load test. run is called once.
@@ -20,7 +21,6 @@ type load struct {
 	log            *slog.Logger
 	name, text     string
 	patience, late time.Duration
-	stop           chan struct{} // closed: send no more messages
 
 	mu   sync.Mutex
 	ends map[string]*end // by run: runs whose end is awaited, or was received before that
@@ -39,10 +39,9 @@ type ended struct {
 	began, ended time.Time
 }
 
-// run sends messages until stop is closed, waits for the runs in progress, and audits the
-// result. It calls ready after it has created the agents, before it sends the first
-// message.
-func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (summary, error) {
+// run creates n agents and sends messages for the given time, or until sending ends, waits
+// for the runs in progress, and audits the result.
+func (l *load) run(ctx, sending context.Context, length time.Duration, n int, routerOnly bool) (summary, error) {
 	l.sum.Name = l.name
 	agents := make([]api.Agent, n)
 	for i := range agents {
@@ -59,28 +58,18 @@ func (l *load) run(ctx context.Context, n int, routerOnly bool, ready func()) (s
 		one = l.one
 		follower.Go(func() { l.follow(following) })
 	}
-	ready()
+	sending, cancel := context.WithTimeout(sending, length)
+	defer cancel()
 	l.log.Info("sending") // the drill waits for this log message
 	began := time.Now()
 	stopped := began
 	var senders sync.WaitGroup
-	senders.Go(func() {
-		select {
-		case <-l.stop:
-		case <-ctx.Done():
-		}
-		stopped = time.Now()
-	})
+	senders.Go(func() { <-sending.Done(); stopped = time.Now() })
 	for i, a := range agents {
 		text := strings.ReplaceAll(l.text, "{peer}", agents[(i+1)%n].Address)
 		senders.Go(func() {
-			for m := 0; ctx.Err() == nil; m++ {
-				select {
-				case <-l.stop:
-					return
-				default:
-					one(ctx, a, text, fmt.Sprintf("%s-%d-%d-%d", l.name, began.UnixNano(), i, m))
-				}
+			for m := 0; sending.Err() == nil; m++ {
+				one(ctx, a, text, fmt.Sprintf("%s-%d-%d-%d", l.name, began.UnixNano(), i, m))
 			}
 		})
 	}
@@ -121,10 +110,8 @@ func again[R any](ctx context.Context, patience time.Duration, ask func(context.
 		if err == nil || api.CodeOf(err) != api.Unavailable && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
 			return r, err
 		}
-		select { // the pause avoids overloading a busy service
-		case <-ctx.Done():
+		if wait.For(ctx, 20*time.Millisecond) != nil { // the pause avoids overloading a busy service
 			return r, err
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -48,7 +48,7 @@ type settings struct {
 }
 
 func run(ctx context.Context) error {
-	l := &load{ends: map[string]*end{}, runs: map[string]int{}, stop: make(chan struct{})}
+	l := &load{ends: map[string]*end{}, runs: map[string]int{}}
 	flag.StringVar(&l.name, "name", "load", "prefix of its agents' names")
 	length := flag.Duration("for", 20*time.Second, "how long messages are sent")
 	agents := flag.Int("agents", 16, "number of agents, each with one message in progress")
@@ -65,9 +65,8 @@ func run(ctx context.Context) error {
 	if *agents < 1 || *mode != "turns" && *mode != "router" {
 		return errors.New("want -agents of at least 1, and -mode turns or router")
 	}
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGUSR1)
-	go func() { <-told; close(l.stop) }()
+	sending, end := signal.NotifyContext(ctx, syscall.SIGUSR1)
+	defer end()
 
 	s := settings{URL: "nats://127.0.0.1:4222"}
 	if err := config.Load("", &s, os.LookupEnv); err != nil {
@@ -91,22 +90,13 @@ func run(ctx context.Context) error {
 		}
 		return err
 	}
-	sum, err := l.run(ctx, *agents, *mode == "router", func() {
-		time.AfterFunc(*length, func() {
-			select {
-			case told <- syscall.SIGUSR1:
-			default: // stop was requested before
-			}
-		})
-	})
+	sum, err := l.run(ctx, sending, *length, *agents, *mode == "router")
 	if err != nil {
 		return err
 	}
-	line, err := json.Marshal(sum)
-	if err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(sum); err != nil {
 		return err
 	}
-	fmt.Println(string(line))
 	if !sum.ok() {
 		return errors.New("messages were lost, failed or paid twice")
 	}
