@@ -24,7 +24,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
-	"github.com/anima-run/anima/services/inference-router/simulatedtest"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // BenchmarkTurn measures the overhead of a turn: the simulated model answers at once, so
@@ -99,11 +99,11 @@ func BenchmarkTurn(b *testing.B) {
 // which the router calls it to env.
 func modelOverHTTP(b *testing.B, env map[string]string) map[string]string {
 	b.Helper()
-	script, err := simulatedtest.Load("testdata/script.json")
+	script, err := openaitest.LoadScript("testdata/script.json")
 	if err != nil {
 		b.Fatal(err)
 	}
-	h, err := simulatedtest.Handler(script, time.Now)
+	h, err := openaitest.Simulated(script, time.Now)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	strict "github.com/anima-run/anima/services/inference-router/stricttest"
+	strict "github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // episode is a behaviour of a provider and the expected result of one message to an
@@ -35,13 +35,13 @@ func acts(all ...strict.Play) strict.Part { return strict.Part{Plays: all} }
 func always(p strict.Play) strict.Part { return strict.Part{Plays: []strict.Play{p}, Forever: true} }
 
 func fails(status int, message string) strict.Play {
-	return func(x *strict.Exchange) { strict.Refuse(x.Writer, status, "", message) }
+	return func(x *strict.Exchange) { strict.WriteError(x.Writer, status, strict.Error{Message: message}) }
 }
 
 func failsLater(status int, after string) strict.Play {
 	return func(x *strict.Exchange) {
 		x.Writer.Header().Set("Retry-After", after)
-		strict.Refuse(x.Writer, status, "", "slow down")
+		strict.WriteError(x.Writer, status, strict.Error{Message: "slow down"})
 	}
 }
 
@@ -114,7 +114,7 @@ func episodes() []episode {
 		{"length", "text cut at the output limit", acts(ends("length", "half of")), "denied length: ", c, 1, ""},
 		{"content filter", "content_filter in the middle", acts(ends("content_filter", "half of")), "denied content_filter: ", c, 1, ""},
 		{"refusal", "a refusal instead of content", acts(func(x *strict.Exchange) {
-			x.Delta(map[string]any{"refusal": "I cannot help with that."})
+			x.Field("refusal", "I cannot help with that.")
 			x.End("stop")
 		}), "denied refusal: ", c, 1, ""},
 		{"repetition", "the same sentence 2,000 times", acts(func(x *strict.Exchange) {
@@ -216,7 +216,7 @@ func streamEpisodes() []episode {
 		{"no end mark", "no [DONE]", acts(raw(sse(piece("fine"), finish))), good, c, 1, ""},
 		{"think tags", "reasoning in think tags", acts(raw(sse(piece("<thi"), piece("nk>hm, well</think>\n\nfi"), piece("ne"), finish, "[DONE]"))), good, c, 1, ""},
 		{"reasoning apart", "reasoning_content before the text", acts(func(x *strict.Exchange) {
-			x.Delta(map[string]any{"reasoning_content": "hm, well"})
+			x.Field("reasoning_content", "hm, well")
 			x.Text("fine")
 			x.End("stop")
 		}), good, c, 1, ""},
@@ -242,7 +242,7 @@ func streamEpisodes() []episode {
 			x.End("stop")
 		}), "answer: 20,000 deltas", c, 1, ""},
 		{"error event", "an error as an event, then answers", acts(func(x *strict.Exchange) {
-			x.Event(map[string]any{"error": map[string]any{"message": "overloaded", "type": "server_error"}})
+			x.Error(strict.Error{Message: "overloaded", Type: "server_error"})
 		}), good, c, 2, ""},
 	}
 }
@@ -298,7 +298,7 @@ func uncounted(s episode) episode {
 func lackingEpisodes() []episode {
 	return []episode{
 		uncounted(lacking("no stream_options", "400 to stream_options", func(r strict.Request) string {
-			if r.StreamOptions != nil {
+			if r.StreamOptions {
 				return "Unrecognized request argument supplied: stream_options"
 			}
 			return ""
@@ -316,7 +316,7 @@ func lackingEpisodes() []episode {
 			return ""
 		}),
 		lacking("max_completion_tokens only", "400 to max_tokens", func(r strict.Request) string {
-			if r.MaxTokens != nil {
+			if r.TokenParam == "max_tokens" {
 				return "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 			}
 			return ""

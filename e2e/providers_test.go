@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
-	strict "github.com/anima-run/anima/services/inference-router/stricttest"
+	strict "github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/providers.md")

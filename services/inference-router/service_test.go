@@ -19,7 +19,7 @@ import (
 	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
-	"github.com/anima-run/anima/services/inference-router/simulatedtest"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":[
@@ -46,7 +46,7 @@ func serve(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := simulatedtest.Handler(s, time.Now)
+	h, err := openaitest.Simulated(s, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,10 +59,12 @@ func serve(t *testing.T) *provider {
 				return
 			}
 		}
+		defer func() { // deferred, because the handler panics if the client has disconnected
+			if r.Context().Err() != nil {
+				p.gone <- struct{}{}
+			}
+		}()
 		h.ServeHTTP(w, r)
-		if r.Context().Err() != nil {
-			p.gone <- struct{}{}
-		}
 	}))
 	t.Cleanup(srv.Close)
 	p.url = srv.URL + "/v1"

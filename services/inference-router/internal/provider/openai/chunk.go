@@ -2,11 +2,11 @@ package openai
 
 import (
 	"encoding/json"
-	"slices"
-	"strconv"
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/tidwall/gjson"
+
+	"github.com/anima-run/anima/services/inference-router/internal/strictjson"
 )
 
 // chunk holds the fields of one stream event that an answer needs. It replaces the
@@ -34,20 +34,21 @@ type part struct {
 	id, name, arguments string
 }
 
-// UnmarshalJSON reads an event with gjson, which the official client's decoder is built
-// on. If a field does not have the protocol's type, it falls back to that decoder, which
-// converts such fields.
-func (c *chunk) UnmarshalJSON(data []byte) error {
-	*c = chunk{}
-	if c.read(gjson.ParseBytes(data)) {
-		return nil
+// chunkOf reads an event with gjson, which the official client's decoder is built on. If
+// a field does not have the protocol's type, it uses that decoder, which converts such
+// fields.
+func chunkOf(data []byte) (chunk, error) {
+	var c chunk
+	if gjson.ValidBytes(data) {
+		if v := gjson.ParseBytes(data); v.IsObject() && c.read(v) == nil {
+			return c, nil
+		}
 	}
 	var whole sdk.ChatCompletionChunk
 	if err := json.Unmarshal(data, &whole); err != nil {
-		return err
+		return chunk{}, err
 	}
-	*c = leniently(whole)
-	return nil
+	return leniently(whole), nil
 }
 
 // leniently converts a chunk that the official client has decoded.
@@ -85,167 +86,111 @@ func reasoningOf(fields ...string) string {
 	return ""
 }
 
-// read reads a chunk. It returns false if a field does not have the protocol's type.
-func (c *chunk) read(v gjson.Result) bool {
-	return v.IsObject() && object(v, func(name string, v gjson.Result) bool {
+// read reads a chunk. It returns an error if a field does not have the protocol's type.
+func (c *chunk) read(v gjson.Result) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
 		switch name {
 		case "id":
-			return text(v, &c.id)
+			return strictjson.Value(v, &c.id)
 		case "model":
-			return text(v, &c.model)
+			return strictjson.Value(v, &c.model)
 		case "usage":
 			if v.Type == gjson.Null {
-				return true
+				return nil
 			}
 			c.usage = new(tally)
 			return c.usage.read(v)
 		case "choices":
-			return array(v, func(v gjson.Result) bool {
+			return strictjson.Array(v, func(v gjson.Result) error {
 				c.choices = append(c.choices, choice{})
 				return c.choices[len(c.choices)-1].read(v)
 			})
 		}
-		return true
+		return nil
 	})
 }
 
-func (t *tally) read(v gjson.Result) bool {
-	return object(v, func(name string, v gjson.Result) bool {
+func (t *tally) read(v gjson.Result) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
 		switch name {
 		case "prompt_tokens":
-			return number(v, &t.prompt)
+			return strictjson.Value(v, &t.prompt)
 		case "completion_tokens":
-			return number(v, &t.completion)
+			return strictjson.Value(v, &t.completion)
 		case "prompt_tokens_details":
 			return detail(v, "cached_tokens", &t.cached)
 		case "completion_tokens_details":
 			return detail(v, "reasoning_tokens", &t.reasoning)
 		}
-		return true
+		return nil
 	})
 }
 
-func detail(v gjson.Result, field string, out *int64) bool {
-	return object(v, func(name string, v gjson.Result) bool { return name != field || number(v, out) })
+func detail(v gjson.Result, field string, out *int64) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
+		if name != field {
+			return nil
+		}
+		return strictjson.Value(v, out)
+	})
 }
 
-func (c *choice) read(v gjson.Result) bool {
-	return object(v, func(name string, v gjson.Result) bool {
+func (c *choice) read(v gjson.Result) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
 		switch name {
 		case "index":
-			return number(v, &c.index)
+			return strictjson.Value(v, &c.index)
 		case "finish_reason":
-			return text(v, &c.finish)
+			return strictjson.Value(v, &c.finish)
 		case "delta":
 			return c.delta(v)
 		}
-		return true
+		return nil
 	})
 }
 
-func (c *choice) delta(v gjson.Result) bool {
+func (c *choice) delta(v gjson.Result) error {
 	var content, reasoning string // JSON of the fields reasoning_content and reasoning
-	ok := object(v, func(name string, v gjson.Result) bool {
+	err := strictjson.Object(v, func(name string, v gjson.Result) error {
 		switch name {
 		case "content":
-			return text(v, &c.content)
+			return strictjson.Value(v, &c.content)
 		case "refusal":
-			return text(v, &c.refusal)
+			return strictjson.Value(v, &c.refusal)
 		case "reasoning_content":
 			content = v.Raw
 		case "reasoning":
 			reasoning = v.Raw
 		case "tool_calls":
-			return array(v, func(v gjson.Result) bool {
+			return strictjson.Array(v, func(v gjson.Result) error {
 				c.calls = append(c.calls, part{})
 				return c.calls[len(c.calls)-1].read(v)
 			})
 		}
-		return true
+		return nil
 	})
 	c.reasoning = reasoningOf(content, reasoning)
-	return ok
+	return err
 }
 
-func (p *part) read(v gjson.Result) bool {
-	return object(v, func(name string, v gjson.Result) bool {
+func (p *part) read(v gjson.Result) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
 		switch name {
 		case "index":
-			return number(v, &p.index)
+			return strictjson.Value(v, &p.index)
 		case "id":
-			return text(v, &p.id)
+			return strictjson.Value(v, &p.id)
 		case "function":
-			return object(v, func(name string, v gjson.Result) bool {
+			return strictjson.Object(v, func(name string, v gjson.Result) error {
 				switch name {
 				case "name":
-					return text(v, &p.name)
+					return strictjson.Value(v, &p.name)
 				case "arguments":
-					return text(v, &p.arguments)
+					return strictjson.Value(v, &p.arguments)
 				}
-				return true
+				return nil
 			})
 		}
-		return true
+		return nil
 	})
-}
-
-// maxFields is the most fields of an object that is read here; real ones have ten.
-const maxFields = 32
-
-// object calls field for each field of an object until it returns false. null is an
-// object without fields. It returns false for any other value, and for an object with a
-// repeated field or more than maxFields fields.
-func object(v gjson.Result, field func(name string, v gjson.Result) bool) bool {
-	if v.Type == gjson.Null {
-		return true
-	}
-	var seen [maxFields]string
-	n, ok := 0, v.IsObject()
-	if ok {
-		v.ForEach(func(name, v gjson.Result) bool {
-			if ok = n < maxFields && !slices.Contains(seen[:n], name.Str) && field(name.Str, v); ok {
-				seen[n] = name.Str
-				n++
-			}
-			return ok
-		})
-	}
-	return ok
-}
-
-// array calls element for each object of an array until it returns false. null is an
-// empty array. It returns false for any other value, and for an element that is not an
-// object.
-func array(v gjson.Result, element func(v gjson.Result) bool) bool {
-	if v.Type == gjson.Null {
-		return true
-	}
-	ok := v.IsArray()
-	if ok {
-		v.ForEach(func(_, v gjson.Result) bool {
-			ok = v.IsObject() && element(v)
-			return ok
-		})
-	}
-	return ok
-}
-
-// text reads a string; null is the empty string.
-func text(v gjson.Result, out *string) bool {
-	*out = v.Str
-	return v.Type == gjson.String || v.Type == gjson.Null
-}
-
-// number reads an integer; null is 0.
-func number(v gjson.Result, out *int64) bool {
-	*out = 0
-	if v.Type == gjson.Null {
-		return true
-	}
-	if v.Type != gjson.Number {
-		return false
-	}
-	n, err := strconv.ParseInt(v.Raw, 10, 64)
-	*out = n
-	return err == nil
 }

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 
 	"github.com/openai/openai-go/v3/packages/ssestream"
+	"github.com/tidwall/gjson"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
 // Errors for answers that are not in the protocol.
@@ -18,35 +22,62 @@ var (
 	errEmpty = errors.New("the server sent an empty answer")
 )
 
+// streamError is an event of a stream that contains an error.
+type streamError []byte
+
+func (e streamError) Error() string { return "received error while streaming: " + string(e) }
+
 // maxWhole is the largest unstreamed answer that is read, in bytes: text and arguments at
 // their bound, escaped.
 const maxWhole = 4 * maxAnswer
 
-// events reads the answer of a server: a stream of events, possibly after a byte order
+// events returns the chunks of an answer: a stream of events, possibly after a byte order
 // mark, or one JSON document from a server without streaming. The first character
-// decides, because servers send wrong content types for both. It takes ownership of
-// res.Body.
-func events(res *http.Response) ssestream.Decoder {
-	in := bufio.NewReader(res.Body)
-	body := &buffered{Reader: in, Closer: res.Body}
-	first, err := start(in)
-	switch {
-	case errors.Is(err, io.EOF):
-		return &single{body: body, err: errEmpty}
-	case err != nil:
-		return &single{body: body, err: err}
-	case first == '{':
-		return &single{body: body}
-	case first == '<':
-		return &single{body: body, err: errPage}
+// decides, because servers send wrong content types for both. An error is the last value.
+func events(body io.Reader) iter.Seq2[chunk, error] {
+	return func(yield func(chunk, error) bool) {
+		in := bufio.NewReader(body)
+		first, err := start(in)
+		switch {
+		case errors.Is(err, io.EOF):
+			yield(chunk{}, errEmpty)
+		case err != nil:
+			yield(chunk{}, err)
+		case first == '{':
+			yield(document(in))
+		case first == '<':
+			yield(chunk{}, errPage)
+		default:
+			stream(in, yield)
+		}
 	}
-	// Without the content type, because the client would select another decoder by it.
-	return &lenient{ssestream.NewDecoder(&http.Response{Header: http.Header{}, Body: body})}
 }
 
-type buffered struct {
-	io.Reader
-	io.Closer
+func stream(in io.Reader, yield func(chunk, error) bool) {
+	// Without the content type, because the client would select another decoder by it.
+	events := ssestream.NewDecoder(&http.Response{Body: io.NopCloser(in)})
+	for events.Next() {
+		data := events.Event().Data
+		if bytes.HasPrefix(data, []byte("[DONE]")) {
+			return
+		}
+		if isError(data) {
+			yield(chunk{}, streamError(data))
+			return
+		}
+		c, err := chunkOf(data)
+		if !yield(c, err) || err != nil {
+			return
+		}
+	}
+	if err := events.Err(); err != nil {
+		yield(chunk{}, err)
+	}
+}
+
+// isError reports whether an event has an error that is not null.
+func isError(data []byte) bool {
+	return bytes.Contains(data, []byte(`"error"`)) && gjson.GetBytes(data, "error").Type != gjson.Null
 }
 
 // start skips a byte order mark and white space. It returns the next byte without
@@ -70,121 +101,49 @@ func start(in *bufio.Reader) (byte, error) {
 	}
 }
 
-// lenient is a stream decoder that removes "error": null from events, because the client
-// would treat it as an error.
-type lenient struct{ ssestream.Decoder }
-
-func (l *lenient) Event() ssestream.Event {
-	e := l.Decoder.Event()
-	e.Data = withoutNullError(e.Data)
-	return e
-}
-
-func withoutNullError(data []byte) []byte {
-	if !bytes.Contains(data, []byte(`"error"`)) {
-		return data
-	}
-	var all map[string]json.RawMessage
-	if json.Unmarshal(data, &all) != nil || string(all["error"]) != "null" {
-		return data
-	}
-	delete(all, "error")
-	clean, err := json.Marshal(all)
-	if err != nil {
-		return data
-	}
-	return clean
-}
-
-// single decodes an answer in one document as a stream of one event.
-type single struct {
-	body io.ReadCloser
-	err  error
-	data []byte
-	read bool
-}
-
-func (s *single) Next() bool {
-	if s.err != nil || s.read {
-		return false
-	}
-	s.read = true
-	data, err := io.ReadAll(io.LimitReader(s.body, maxWhole+1))
+// document reads an answer in one document. A missing finish reason becomes "stop", and
+// the tool calls get the indexes that those of a stream have.
+func document(in io.Reader) (chunk, error) {
+	data, err := io.ReadAll(io.LimitReader(in, maxWhole+1))
 	switch {
 	case err != nil:
-		s.err = err
+		return chunk{}, err
 	case len(data) > maxWhole:
-		s.err = fmt.Errorf("the answer is larger than %d bytes", maxWhole)
-	default:
-		s.data, s.err = chunkOf(data)
+		return chunk{}, fmt.Errorf("the answer is larger than %d bytes", maxWhole)
 	}
-	return s.err == nil
-}
-
-func (s *single) Event() ssestream.Event { return ssestream.Event{Data: s.data} }
-
-func (s *single) Err() error { return s.err }
-
-func (s *single) Close() error { return s.body.Close() }
-
-// chunkOf converts a whole completion to the single chunk of a stream. An error object
-// passes unchanged. A missing finish reason becomes "stop".
-func chunkOf(data []byte) ([]byte, error) {
-	var whole struct {
-		ID      json.RawMessage `json:"id,omitempty"`
-		Model   json.RawMessage `json:"model,omitempty"`
-		Choices []struct {
-			Index   json.RawMessage            `json:"index,omitempty"`
-			Message map[string]json.RawMessage `json:"message"`
-			Finish  *string                    `json:"finish_reason"`
-		} `json:"choices"`
-		Usage json.RawMessage `json:"usage,omitempty"`
-		Error json.RawMessage `json:"error,omitempty"`
+	var whole map[string]json.RawMessage
+	var choices []map[string]json.RawMessage
+	err = json.Unmarshal(data, &whole)
+	if raw := whole["choices"]; err == nil && raw != nil {
+		err = json.Unmarshal(raw, &choices)
 	}
-	if err := json.Unmarshal(data, &whole); err != nil {
-		return nil, errors.New("the answer is not a completion: its JSON cannot be read")
+	switch {
+	case err != nil:
+		return chunk{}, errors.New("the answer is not a completion: its JSON cannot be read")
+	case isError(data):
+		return chunk{}, streamError(data)
+	case len(choices) == 0:
+		return chunk{}, errors.New("the answer is not a completion: it has no choices")
 	}
-	if len(whole.Error) > 0 && string(whole.Error) != "null" {
-		return data, nil
-	}
-	if len(whole.Choices) == 0 {
-		return nil, errors.New("the answer is not a completion: it has no choices")
-	}
-	chunk := map[string]any{}
-	for name, raw := range map[string]json.RawMessage{"id": whole.ID, "model": whole.Model, "usage": whole.Usage} {
-		if len(raw) > 0 {
-			chunk[name] = raw
-		}
-	}
-	choices := make([]map[string]any, 0, len(whole.Choices))
-	for _, c := range whole.Choices {
-		reason := "stop"
-		if c.Finish != nil && *c.Finish != "" {
-			reason = *c.Finish
-		}
-		choice := map[string]any{"delta": numbered(c.Message), "finish_reason": reason}
-		if len(c.Index) > 0 {
-			choice["index"] = c.Index
-		}
-		choices = append(choices, choice)
-	}
-	chunk["choices"] = choices
-	return json.Marshal(chunk)
-}
-
-// numbered adds to the tool calls of a whole message the indexes that a delta has.
-func numbered(message map[string]json.RawMessage) map[string]json.RawMessage {
-	var calls []map[string]json.RawMessage
-	if json.Unmarshal(message["tool_calls"], &calls) != nil {
-		return message
-	}
-	for i, c := range calls {
+	for _, c := range choices {
 		if c != nil {
-			c["index"] = json.RawMessage(fmt.Sprint(i))
+			c["delta"] = c["message"]
 		}
 	}
-	if raw, err := json.Marshal(calls); err == nil {
-		message["tool_calls"] = raw
+	if whole["choices"], err = json.Marshal(choices); err == nil {
+		data, err = json.Marshal(whole)
 	}
-	return message
+	if err != nil {
+		return chunk{}, err
+	}
+	c, err := chunkOf(data)
+	for i := range c.choices {
+		if c.choices[i].finish == "" {
+			c.choices[i].finish = provider.FinishStop
+		}
+		for k := range c.choices[i].calls {
+			c.choices[i].calls[k].index = int64(k)
+		}
+	}
+	return c, err
 }

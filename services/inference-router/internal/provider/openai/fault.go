@@ -12,8 +12,6 @@ import (
 	"time"
 
 	sdk "github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -33,10 +31,10 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		fault.Kind = provider.Unreachable
 	}
 	var api *sdk.Error
-	var inStream *ssestream.StreamError
+	var inStream streamError
 	switch {
 	case errors.As(err, &inStream):
-		fault.Kind, fault.Message = streamFault(inStream.Event.Data)
+		fault.Kind, fault.Message = streamFault(inStream)
 	case head != nil && head.StatusCode >= http.StatusMultipleChoices && head.StatusCode < http.StatusBadRequest:
 		fault.Kind, fault.Status = provider.Endpoint, head.StatusCode
 		fault.Message = "the server redirects to " + head.Header.Get("Location") + ": set the base URL to that address"
@@ -111,31 +109,12 @@ const (
 	drainWait  = 50 * time.Millisecond
 )
 
-// drainOnClose makes Close read the rest of the body first, up to drainBytes. After
-// drainWait it calls cancel, which aborts the read.
-func drainOnClose(cancel context.CancelFunc) option.RequestOption {
-	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
-		res, err := next(req)
-		switch {
-		case err != nil:
-		case res.StatusCode == http.StatusOK:
-			res.Body = &drained{ReadCloser: res.Body, cancel: cancel}
-		default: // the client reads the whole body
-			res.Body = &buffered{io.LimitReader(res.Body, maxRefusal), res.Body}
-		}
-		return res, err
-	})
-}
-
-type drained struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-func (d *drained) Close() error {
-	late := time.AfterFunc(drainWait, d.cancel)
+// drain reads the rest of a body, up to drainBytes, and closes it. After drainWait it calls
+// cancel, which aborts the read.
+func drain(body io.ReadCloser, cancel context.CancelFunc) {
+	late := time.AfterFunc(drainWait, cancel)
 	defer late.Stop()
-	// The rest is discarded, and so is its error.
-	_, _ = io.CopyN(io.Discard, d.ReadCloser, drainBytes)
-	return d.ReadCloser.Close()
+	// The rest is discarded, and so are its errors.
+	_, _ = io.CopyN(io.Discard, body, drainBytes)
+	_ = body.Close()
 }

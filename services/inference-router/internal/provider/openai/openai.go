@@ -18,7 +18,6 @@ import (
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -121,19 +120,18 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	defer cancel()
 
 	var head *http.Response
-	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), fromMemory(sent), drainOnClose(cancel)}
 	if d.noStream {
 		provider.NotStreamed(ctx)
 	}
-	if _, err := p.chat.New(callCtx, sdk.ChatCompletionNewParams{}, opts...); err != nil {
+	_, err = p.chat.New(callCtx, sdk.ChatCompletionNewParams{}, option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), inMemory(sent))
+	if err != nil {
 		return provider.Response{}, p.fault(ctx, head, err)
 	}
 	if head.StatusCode != http.StatusOK {
 		defer func() { _ = head.Body.Close() }() // the status is the error to report
 		return provider.Response{}, p.fault(ctx, head, errNoAnswer)
 	}
-	stream := ssestream.NewStream[chunk](events(head), nil)
-	defer func() { _ = stream.Close() }() // the stream's own error is the one to report
+	defer drain(head.Body, cancel)
 
 	var got answer
 	pass := func(text string) *provider.Error {
@@ -146,9 +144,13 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		}
 		return nil
 	}
-	for stream.Next() {
+	var broken error
+	for c, err := range events(head.Body) {
+		if broken = err; err != nil {
+			break
+		}
 		provider.TokenReceived(ctx)
-		delta, err := got.add(stream.Current())
+		delta, err := got.add(c)
 		if err != nil {
 			cancel()
 			return got.partial(req), &provider.Error{Kind: provider.Failover, Provider: p.name, Message: err.Error()}
@@ -163,5 +165,5 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	if got.finished() {
 		return got.response(req), nil
 	}
-	return got.partial(req), p.fault(ctx, head, stream.Err())
+	return got.partial(req), p.fault(ctx, head, broken)
 }

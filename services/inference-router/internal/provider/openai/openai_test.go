@@ -15,10 +15,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/openaitest"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/providertest"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 func TestConformance(t *testing.T) {
@@ -50,16 +51,18 @@ func newProvider(t *testing.T, c openai.Config) *openai.Provider {
 type dialect struct{}
 
 func (dialect) Read(r *http.Request) (provider.Request, string, error) {
-	req, err := openaitest.Decode(r.Body)
-	if err == nil && (!req.Stream || !req.StreamOptions.IncludeUsage || r.URL.Path != "/v1/chat/completions") {
+	req, err := openaitest.Decode(r.Body, r.ContentLength)
+	if err == nil && (!req.Stream || !req.IncludeUsage || r.URL.Path != "/v1/chat/completions") {
 		err = errors.New("want a stream with usage from /v1/chat/completions")
 	}
-	return req.Neutral(), strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), err
+	if req.MaxTokens == 0 {
+		req.TokenParam = model.MaxTokens // the zero value says the same
+	}
+	return req.Request, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), err
 }
 
-func (dialect) Open(w http.ResponseWriter) (providertest.Writer, error) {
-	s, err := openaitest.NewStream(w, "chatcmpl-1", "m-1", 0)
-	return writer{s, w}, err
+func (dialect) Stream(w http.ResponseWriter) providertest.Stream {
+	return stream{openaitest.NewStream(w, "chatcmpl-1", "m-1", 0)}
 }
 
 func (dialect) Fail(w http.ResponseWriter, f providertest.Fault) {
@@ -79,19 +82,15 @@ func fault(f providertest.Fault) openaitest.Error {
 
 func (dialect) IsModels(r *http.Request) bool { return r.Method == http.MethodGet }
 
-func (dialect) Models(w http.ResponseWriter, ids []string) { openaitest.WriteModels(w, "test", ids...) }
-
-type writer struct {
-	*openaitest.Stream
-	w http.ResponseWriter
+func (dialect) Models(w http.ResponseWriter, ids []string) {
+	openaitest.WriteModels(w, openaitest.Model{}, ids...)
 }
 
-func (w writer) Empty() error {
-	_, err := io.WriteString(w.w, ": keep-alive\n\ndata: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\n")
-	return err
-}
+type stream struct{ *openaitest.Stream }
 
-func (w writer) Fail(f providertest.Fault) error { return w.Error(fault(f)) }
+func (s stream) Empty() { s.Raw(": keep-alive\n\ndata: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\n") }
+
+func (s stream) FailInStream(f providertest.Fault) { s.Error(fault(f)) }
 
 // play answers each call with these bytes as an event stream.
 func play(stream string) http.Handler {
@@ -244,7 +243,7 @@ func TestRawKey(t *testing.T) {
 		var got string
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			got = r.Header.Get("Authorization")
-			openaitest.WriteModels(w, "test")
+			openaitest.WriteModels(w, openaitest.Model{})
 		}))
 		t.Cleanup(server.Close)
 		p := newProvider(t, openai.Config{BaseURL: server.URL, RawKey: raw, HTTP: server.Client()})

@@ -81,12 +81,19 @@ type usage struct {
 	IncludeUsage bool `json:"include_usage"`
 }
 
-// fromMemory makes net/http write a request and its body together. The client hides that
-// the body is in memory, and net/http sends the headers of any other body in a separate
-// write.
-func fromMemory(body []byte) option.RequestOption {
+// inMemory sends a body. It makes net/http write the request and its body together: the
+// client hides that the body is in memory, and net/http sends the headers of any other
+// body in a separate write. It also bounds the body of a refusal, which the client reads.
+func inMemory(body []byte) option.RequestOption {
 	return option.WithMiddleware(func(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
 		req.Body = io.NopCloser(bytes.NewReader(body))
-		return next(req)
+		res, err := next(req)
+		if err == nil && res.StatusCode != http.StatusOK {
+			res.Body = struct {
+				io.Reader
+				io.Closer
+			}{io.LimitReader(res.Body, maxRefusal), res.Body}
+		}
+		return res, err
 	})
 }

@@ -22,8 +22,8 @@ const Key = "sk-conformance-0123456789"
 type Dialect interface {
 	// Read decodes a completion request and its key.
 	Read(r *http.Request) (req provider.Request, key string, err error)
-	// Open begins a streamed answer.
-	Open(w http.ResponseWriter) (Writer, error)
+	// Stream returns a streamed answer. It writes nothing.
+	Stream(w http.ResponseWriter) Stream
 	// Fail answers with a fault. The caller has set Retry-After.
 	Fail(w http.ResponseWriter, f Fault)
 	// IsModels reports whether the request asks for the list of models.
@@ -32,21 +32,24 @@ type Dialect interface {
 	Models(w http.ResponseWriter, ids []string)
 }
 
-// Writer writes the parts of a streamed answer and flushes each.
-type Writer interface {
-	Text(text string) error
-	// Call writes a part of the tool call at index: the first part has ID and Name, each
-	// part has some of Arguments.
-	Call(index int, part provider.ToolCall) error
+// Stream writes the parts of a streamed answer and flushes each. It aborts the connection
+// if the client has disconnected.
+type Stream interface {
+	Text(text string)
+	// Call writes a part of the tool call at index: the first part has id and name, each
+	// part has some of the arguments.
+	Call(index int, id, name, arguments string)
 	// Empty writes an event without content.
-	Empty() error
+	Empty()
 	// Finish writes a finish reason of package provider.
-	Finish(reason string) error
-	Usage(u provider.Usage) error
-	// Fail writes a fault into the stream.
-	Fail(f Fault) error
+	Finish(reason string)
+	Usage(u provider.Usage)
+	// FailInStream writes a fault into the stream.
+	FailInStream(f Fault)
+	// Raw writes bytes into the stream unchanged.
+	Raw(text string)
 	// Done writes the end of the stream as the protocol defines it.
-	Done() error
+	Done()
 }
 
 // Fault is an error in a neutral form.
@@ -100,7 +103,7 @@ func (s *Script) Gone() <-chan struct{} { return s.gone }
 
 // ServeHTTP runs the next answer.
 func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a := &Answer{script: s, w: w, r: r, Models: s.dialect.IsModels(r)}
+	a := &Answer{Stream: s.dialect.Stream(w), script: s, w: w, r: r, Models: s.dialect.IsModels(r)}
 	if !a.Models {
 		req, key, err := s.dialect.Read(r)
 		if err != nil {
@@ -127,43 +130,19 @@ func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // Answer is one call and its answer in progress.
 type Answer struct {
+	Stream
+
 	Request provider.Request
 	Models  bool // the call requests the list of models
 
 	script *Script
 	w      http.ResponseWriter
 	r      *http.Request
-	out    Writer
 }
 
-// Bytewise sends each byte of the answer in a separate packet. It must be called before
+// Bytewise sends each byte of the stream in a separate packet. It must be called before
 // any other method.
-func (a *Answer) Bytewise() { a.w = bytewise{a.w} }
-
-// Text writes text.
-func (a *Answer) Text(text string) { a.do(func(w Writer) error { return w.Text(text) }) }
-
-// Call writes a part of a tool call.
-func (a *Answer) Call(index int, id, name, arguments string) {
-	a.do(func(w Writer) error {
-		return w.Call(index, provider.ToolCall{ID: id, Name: name, Arguments: arguments})
-	})
-}
-
-// Empty writes an event without content.
-func (a *Answer) Empty() { a.do(Writer.Empty) }
-
-// Finish writes the finish reason.
-func (a *Answer) Finish(reason string) { a.do(func(w Writer) error { return w.Finish(reason) }) }
-
-// Usage writes the usage.
-func (a *Answer) Usage(u provider.Usage) { a.do(func(w Writer) error { return w.Usage(u) }) }
-
-// Done ends the answer as the protocol defines it.
-func (a *Answer) Done() { a.do(Writer.Done) }
-
-// FailInStream writes a fault into the stream.
-func (a *Answer) FailInStream(f Fault) { a.do(func(w Writer) error { return w.Fail(f) }) }
+func (a *Answer) Bytewise() { a.Stream = a.script.dialect.Stream(bytewise{a.w}) }
 
 // Fail answers with a fault.
 func (a *Answer) Fail(f Fault) {
@@ -183,16 +162,6 @@ func (a *Answer) Page(status int, body string) {
 	_, _ = fmt.Fprint(a.w, body) // the client has disconnected
 }
 
-// Raw writes bytes into the stream unchanged.
-func (a *Answer) Raw(text string) {
-	a.do(func(Writer) error {
-		if _, err := fmt.Fprint(a.w, text); err != nil {
-			return err
-		}
-		return http.NewResponseController(a.w).Flush()
-	})
-}
-
 // Hold keeps the answer open until the client disconnects, then sends a value to
 // [Script.Gone].
 func (a *Answer) Hold() {
@@ -202,21 +171,6 @@ func (a *Answer) Hold() {
 
 // Reset aborts the connection.
 func (a *Answer) Reset() { panic(http.ErrAbortHandler) }
-
-// do opens the stream when its first part is written. It aborts the connection after a
-// write error.
-func (a *Answer) do(write func(Writer) error) {
-	if a.out == nil {
-		out, err := a.script.dialect.Open(a.w)
-		if err != nil {
-			panic(http.ErrAbortHandler)
-		}
-		a.out = out
-	}
-	if err := write(a.out); err != nil {
-		panic(http.ErrAbortHandler)
-	}
-}
 
 // bytewise flushes after each byte.
 type bytewise struct{ http.ResponseWriter }

@@ -4,7 +4,7 @@
 // Its answers must depend on the request only, so that they are the same after a restart
 // and for a repeated call. The exception is a scripted error with a count, which is kept
 // in memory. Like real providers, it refuses unpaired tool results, unknown models and
-// prompts larger than the window. Package simulatedtest serves it over HTTP for tests.
+// prompts larger than the window. Package openaitest serves it over HTTP for tests.
 package simulated
 
 import (
@@ -140,7 +140,7 @@ func (p *Provider) Answer(ctx context.Context, req provider.Request) (Answer, er
 	if err != nil {
 		return Answer{}, broken(err)
 	}
-	return Answer{Response: res, seed: p.script.Seed, pause: pause}, nil
+	return Answer{Response: res, Pause: pause, seed: p.script.Seed}, nil
 }
 
 // broken returns the fault for a template that failed.
@@ -193,8 +193,9 @@ func (p *Provider) fault(s *step) *Fault {
 type Answer struct {
 	provider.Response
 
-	seed  uint64
-	pause time.Duration // before each piece but the first
+	Pause time.Duration // before each piece but the first
+
+	seed uint64
 }
 
 // Piece is a part of an answer: of its text, or of the tool call at Index if Text is
@@ -212,7 +213,7 @@ func (a Answer) Stream(ctx context.Context, send func(Piece) error) error {
 	first := true
 	next := func(p Piece) error {
 		if !first {
-			if err := wait.For(ctx, a.pause); err != nil {
+			if err := wait.For(ctx, a.Pause); err != nil {
 				return err
 			}
 		}

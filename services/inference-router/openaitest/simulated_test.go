@@ -1,4 +1,4 @@
-package simulatedtest_test
+package openaitest_test
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
-	"github.com/anima-run/anima/services/inference-router/simulatedtest"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 func now() time.Time { return time.Unix(1_800_000_000, 0) }
@@ -26,7 +26,7 @@ func serve(t *testing.T) *httptest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := simulatedtest.Handler(script, now)
+	h, err := openaitest.Simulated(script, now)
 	if err != nil {
 		t.Fatal(err)
 	}
