@@ -16,14 +16,13 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
-	"github.com/anima-run/anima/services/treasury/internal/ledger/ledgertest"
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
 func TestLedger(t *testing.T) {
 	t.Parallel()
-	ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+	testLedger(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 			test(t, func() ledger.Store { return sqlstore.New(reopen(t, db), nil) })
 		})
@@ -33,7 +32,7 @@ func TestLedger(t *testing.T) {
 // TestLedgerAlone checks the ledger on a store that answers balances from memory.
 func TestLedgerAlone(t *testing.T) {
 	t.Parallel()
-	ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+	testLedger(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
 		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 			s := sqlstore.NewAlone(db, nil)
 			test(t, func() ledger.Store { return s })
@@ -48,7 +47,7 @@ func TestLedgerBesideReleaseBefore(t *testing.T) {
 	for which := range 2 {
 		t.Run([]string{"older first", "newer first"}[which], func(t *testing.T) {
 			t.Parallel()
-			ledgertest.Run(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+			testLedger(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
 				sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 					n := which
 					test(t, func() ledger.Store {

@@ -1,4 +1,4 @@
-package ledgertest
+package sqlstore_test
 
 import (
 	"context"

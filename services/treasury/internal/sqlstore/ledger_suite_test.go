@@ -1,6 +1,4 @@
-// Package ledgertest is the conformance suite of ledger stores: call [Run] from the tests
-// of a [ledger.Store]. It is for tests only.
-package ledgertest
+package sqlstore_test
 
 import (
 	"context"
@@ -14,12 +12,12 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
-// Each calls test with an empty ledger, once for each engine. Each call of open returns a
-// store on the same ledger as another process would open it.
-type Each func(t *testing.T, test func(t *testing.T, open func() ledger.Store))
+// eachEngine calls test with an empty ledger, once for each engine. Each call of open
+// returns a store on the same ledger as another process would open it.
+type eachEngine func(t *testing.T, test func(t *testing.T, open func() ledger.Store))
 
-// Run runs the suite.
-func Run(t *testing.T, each Each) {
+// testLedger runs the tests of a ledger on a store.
+func testLedger(t *testing.T, each eachEngine) {
 	for name, test := range map[string]func(*testing.T, func() ledger.Store){
 		"accounts":                 accounts,
 		"hold and settle":          holdAndSettle,
