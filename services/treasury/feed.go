@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
@@ -73,44 +74,34 @@ func (f *feed) Kick() {
 // then are published after the next start.
 func (f *feed) Run(ctx context.Context) error {
 	failing := false
-	for {
-		wait := feedSafety
+	for ctx.Err() == nil {
+		pause := feedSafety
 		err := f.pass(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
 		case err != nil:
 			if !failing {
 				f.log.WarnContext(ctx, "ledger transactions not published, retrying", "err", err)
 			}
-			failing, wait = true, feedAgain
+			failing, pause = true, feedAgain
 		case failing:
 			f.log.InfoContext(ctx, "publishing of ledger transactions resumed")
 			failing = false
 		}
-		if !f.rest(ctx, wait) {
-			return nil
-		}
+		f.rest(ctx, pause)
 	}
+	return nil
 }
 
-// rest waits for the next pass. It returns false if ctx ended.
-func (f *feed) rest(ctx context.Context, wait time.Duration) bool {
-	t := time.NewTimer(wait)
+// rest waits for the next pass.
+func (f *feed) rest(ctx context.Context, pause time.Duration) {
+	t := time.NewTimer(pause)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-t.C:
-		return true
 	case <-f.kick:
-	}
-	t.Reset(feedLinger)
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
+		_ = wait.For(ctx, feedLinger) // Run checks ctx
 	}
 }
 

@@ -29,13 +29,15 @@ type Ledger struct {
 
 // Options holds the options of a Ledger.
 type Options struct {
-	Now     func() time.Time
-	Group   int           // most operations in a commit; 0 means 64 (one full pool of a route)
-	Timeout time.Duration // of one commit; 0 means 10 s
+	Now   func() time.Time
+	Group int // most operations in a commit; 0 means 64 (one full pool of a route)
 	// Committed, which may be nil, is called after each commit, also one without changes.
 	// Calls are not concurrent.
 	Committed func(ctx context.Context, c Changes, operations int)
 }
+
+// commitTimeout is the timeout of one commit.
+const commitTimeout = 10 * time.Second
 
 // request is an operation that waits for its group.
 type request struct {
@@ -49,9 +51,6 @@ type request struct {
 func New(store Store, o Options) *Ledger {
 	if o.Group <= 0 {
 		o.Group = 64
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 10 * time.Second
 	}
 	return &Ledger{store: store, opts: o, queue: make(chan *request, 2*o.Group), stopped: make(chan struct{})}
 }
@@ -120,7 +119,7 @@ func (l *Ledger) write(ctx context.Context, group []*request) {
 func (l *Ledger) commit(ctx context.Context, group []*request) ([]error, error) {
 	// A commit in progress is finished even if ctx ends, so that callers of a stopping
 	// service receive the outcome.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.opts.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 	var keys Keys
 	for _, r := range group {

@@ -270,16 +270,26 @@ func encodeLines(lines []ledger.Line) string {
 
 // decodeLines decodes the result of encodeLines. It returns nil for malformed text.
 func decodeLines(text string) []ledger.Line {
-	var rows [][]json.RawMessage
+	var rows []storedLine
 	if json.Unmarshal([]byte(text), &rows) != nil {
 		return nil
 	}
 	lines := make([]ledger.Line, len(rows))
 	for i, r := range rows {
-		l := &lines[i]
-		if len(r) != 3 || json.Unmarshal(r[0], &l.Account) != nil || json.Unmarshal(r[1], &l.Amount) != nil || json.Unmarshal(r[2], &l.Balance) != nil {
-			return nil
-		}
+		lines[i] = ledger.Line(r)
 	}
 	return lines
+}
+
+// storedLine is a line in the form of encodeLines.
+type storedLine ledger.Line
+
+// UnmarshalJSON decodes one line.
+func (l *storedLine) UnmarshalJSON(data []byte) error {
+	fields := []any{&l.Account, &l.Amount, &l.Balance}
+	err := json.Unmarshal(data, &fields)
+	if err == nil && len(fields) != 3 {
+		err = errors.New("a line has three fields")
+	}
+	return err
 }
