@@ -16,7 +16,6 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/telemetry"
 
-	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
@@ -25,23 +24,12 @@ import (
 // caller's context ends, because the provider bills the answer in any case.
 const finishTimeout = 10 * time.Second
 
-// attempt describes one request to one model.
-type attempt struct {
-	h        *handlers
-	req      callRequest
-	model    model.Model
-	provider provider.Provider
-	ask      provider.Request
-	hold     string // id of the first hold; see [attempt.reserve]
-	limit    int64
-}
-
 // run makes one attempt: it holds credits, calls the provider, stores the answer and
 // settles it. The error is a [provider.Error] if the provider failed.
 func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completion, err error) {
 	hold := ""
 	if m.most > 0 {
-		if hold, err = m.reserve(ctx, m.most, c.tries > 0 || c.failedCost > 0); err != nil {
+		if hold, err = m.reserve(ctx, c.tries > 0 || c.failedCost > 0); err != nil {
 			return answer, err
 		}
 	}
@@ -160,7 +148,7 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 // fail stores a failed attempt and ends its hold. The cost of a partial answer is
 // settled, because the provider bills it. After a crash before the row is stored, the
 // attempt is not counted, and its hold expires or is used by the next attempt. After a
-// crash between the row and the end of the hold, [attempt.reserve] or
+// crash between the row and the end of the hold, [candidate.reserve] or
 // [handlers.settleLeftovers] ends the hold with the cost in the row.
 func (m *candidate) fail(ctx context.Context, c *callState, hold string, res provider.Response, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -202,56 +190,56 @@ const maxHolds = 32
 //
 // reserve ignores the cancellation of ctx: treasury may have made the hold already, and
 // without its id it would not be released.
-func (a attempt) reserve(ctx context.Context, most api.Micros, tried bool) (string, error) {
+func (m *candidate) reserve(ctx context.Context, tried bool) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	for n := range maxHolds {
-		id := a.hold
+		id := m.hold
 		if n > 0 {
 			id += "/" + strconv.Itoa(n)
 		}
-		state, err := a.h.hold(ctx, id, a.req.Agent, a.req.Turn, most)
+		state, err := m.h.hold(ctx, id, m.req.Agent, m.req.Turn, m.most)
 		switch {
 		case api.CodeOf(err) == api.Conflict:
-			if !tried || !a.failedWith(ctx, id) {
-				a.supersede(ctx, id)
+			if !tried || !m.failedWith(ctx, id) {
+				m.supersede(ctx, id)
 			}
 		case err != nil:
 			return "", err
-		case state.Status == api.HoldActive && (!tried || !a.failedWith(ctx, id)):
+		case state.Status == api.HoldActive && (!tried || !m.failedWith(ctx, id)):
 			return id, nil
 		}
 	}
-	return "", api.Errorf(api.Conflict, "call %s was started %d times, which is the limit; use a new call id", a.req.ID, maxHolds)
+	return "", api.Errorf(api.Conflict, "call %s was started %d times, which is the limit; use a new call id", m.req.ID, maxHolds)
 }
 
 // failedWith reports whether a hold belongs to a failed attempt, and ends it in that
 // case.
-func (a attempt) failedWith(ctx context.Context, id string) bool {
-	found, err := a.h.settleFailed(ctx, id)
+func (m *candidate) failedWith(ctx context.Context, id string) bool {
+	found, err := m.h.settleFailed(ctx, id)
 	if err != nil {
-		a.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", id, "err", err)
-		a.h.signalUnsettled()
+		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", id, "err", err)
+		m.h.signalUnsettled()
 	}
 	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
 }
 
 // supersede releases the hold of an earlier try of the call if it is active. If that try
 // is still in progress and stores its answer first, [handlers.settleLate] settles it.
-func (a attempt) supersede(ctx context.Context, id string) {
-	own, err := bus.Call[api.Holds](ctx, a.h.bus, api.ListHolds{Agent: a.req.Agent, Limit: 250})
+func (m *candidate) supersede(ctx context.Context, id string) {
+	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
 	if err != nil {
-		a.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", id, "err", err)
+		m.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", id, "err", err)
 		return
 	}
 	if slices.ContainsFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }) {
-		a.release(ctx, id, "the call is made again with another prompt")
+		m.release(ctx, id, "the call is made again with another prompt")
 	}
 }
 
 // release releases a hold. A failure is logged; the hold then expires.
-func (a attempt) release(ctx context.Context, hold, why string) {
-	if _, err := bus.Call[api.HoldState](ctx, a.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
-		a.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", hold, "err", err)
+func (m *candidate) release(ctx context.Context, hold, why string) {
+	if _, err := bus.Call[api.HoldState](ctx, m.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
+		m.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", hold, "err", err)
 	}
 }

@@ -29,7 +29,6 @@ type limits struct {
 	attempts int // calls to providers for one call id
 	failures int // failed calls to providers for one run
 	patience provider.TokenTimeouts
-	local    map[string]bool // by provider name: on this machine or in a private network
 }
 
 // firstToken is how long a remote provider may take to its first token, unless the
@@ -39,7 +38,7 @@ const firstToken = time.Minute
 // patience returns the token timeouts of a provider.
 func (h *handlers) patience(name string) provider.TokenTimeouts {
 	p := h.limits.patience
-	if p.First == 0 && !h.limits.local[name] {
+	if p.First == 0 && !h.sources[name].local {
 		p.First = firstToken
 	}
 	return p
@@ -67,9 +66,15 @@ type callState struct {
 
 // candidate is a model that may answer the call.
 type candidate struct {
-	attempt
+	h        *handlers
+	req      callRequest
+	model    model.Model
+	provider provider.Provider
+	ask      provider.Request
+	hold     string // id of the first hold; see [candidate.reserve]
+	limit    int64
+	most     api.Micros // the most that the call can cost, the amount of the hold
 
-	most       api.Micros // the most that the call can cost, the amount of the hold
 	failures   int
 	notBefore  time.Time // not called before this time
 	retryFirst bool      // retried before the other candidates
@@ -169,12 +174,15 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 // records why the others cannot.
 func (c *callState) addCandidates() {
 	for i, m := range c.route.Models {
-		p := c.h.providers[m.Provider]
-		if p == nil {
+		from := c.h.sources[m.Provider]
+		if from == nil {
 			c.route.Skipped = append(c.route.Skipped, model.Skipped{ID: m.ID, Why: notConfigured(m)})
 			continue
 		}
-		a := attempt{h: c.h, req: c.req, model: m, provider: p, hold: c.req.ID + "/" + strconv.Itoa(i), limit: c.route.Limit(m, c.req.MaxTokens)}
+		a := &candidate{
+			h: c.h, req: c.req, model: m, provider: from.provider, hold: c.req.ID + "/" + strconv.Itoa(i),
+			limit: c.route.Limit(m, c.req.MaxTokens), notBefore: c.began,
+		}
 		var err error
 		if a.ask, err = request(c.req, m, a.limit); err != nil {
 			c.setSkipped(promptError(err))
@@ -184,12 +192,12 @@ func (c *callState) addCandidates() {
 			c.setSkipped(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
 			continue
 		}
-		most := api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text can have more tokens than the estimate
-		if !c.route.Allows(int64(most)) {
-			c.setSkipped(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, most), Next: "fund the agent, or shorten its prompt"})
+		a.most = api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text can have more tokens than the estimate
+		if !c.route.Allows(int64(a.most)) {
+			c.setSkipped(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, a.most), Next: "fund the agent, or shorten its prompt"})
 			continue
 		}
-		c.models = append(c.models, &candidate{attempt: a, most: most, notBefore: c.began})
+		c.models = append(c.models, a)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -41,7 +42,7 @@ type catalog struct {
 type source struct {
 	provider provider.Provider
 	url      string        // without secrets, for messages; empty: the provider has no list, static is used
-	local    bool          // models without a price are free
+	local    bool          // on this machine or in a private network, unless the settings override it: models without a price are free
 	static   []model.Model // from the settings; all models of a simulated provider
 	known    []model.Model // models with known list prices: OpenAI's own
 	official bool          // the server is OpenAI: its known models are offered before it has listed them
@@ -91,16 +92,12 @@ func (c *catalog) usable() bool {
 // start reads them again.
 func (c *catalog) run(ctx context.Context) error {
 	for {
-		wait := listEvery
+		pause := listEvery
 		if len(c.faults()) > 0 || !c.usable() {
-			wait = listAgain
+			pause = listAgain
 		}
-		next := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			next.Stop()
+		if wait.For(ctx, pause) != nil {
 			return nil
-		case <-next.C:
 		}
 		c.refresh(ctx, listTimeout)
 	}
@@ -257,7 +254,7 @@ func (s *source) fromListed(l provider.Listed) model.Model {
 	}
 	m := model.Model{
 		ID: l.ID, Provider: s.provider.Name(), InputPrice: l.InputPrice, OutputPrice: l.OutputPrice, Known: l.Priced,
-		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, TierMinimum: model.TierCritical,
+		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, TierMinimum: api.TierCritical,
 	}
 	switch {
 	case l.NotChat:
@@ -307,7 +304,7 @@ func chooseDefault(models []model.Model) {
 // have started since.
 func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
 	pick := func() model.Route {
-		return h.models.Registry().Candidates(model.Tier(req.Tier), model.Task(req.Task), req.Model)
+		return h.models.Registry().Candidates(req.Tier, req.Task, req.Model)
 	}
 	route := pick()
 	if len(route.Models) == 0 && (len(h.models.faults()) > 0 || !h.models.usable()) {

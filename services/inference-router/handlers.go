@@ -12,7 +12,7 @@ import (
 )
 
 // maxID is the longest id of a call, in bytes. It leaves room within treasury's limit of
-// 200 bytes for the suffixes that [attempt.reserve] and [handlers.settleLate] append.
+// 200 bytes for the suffixes that [candidate.reserve] and [handlers.settleLate] append.
 const maxID = 180
 
 func check(req callRequest) error {
@@ -54,12 +54,12 @@ func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, erro
 	out := api.Models{Models: []api.Model{}, Faults: h.models.faults()}
 	for _, m := range h.models.Registry().All() {
 		why := m.Unusable()
-		if why == "" && h.providers[m.Provider] == nil {
+		if why == "" && h.sources[m.Provider] == nil {
 			why = notConfigured(m)
 		}
 		out.Models = append(out.Models, api.Model{
 			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),
-			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: api.Tier(m.TierMinimum), Usable: why == "", Why: why,
+			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: m.TierMinimum, Usable: why == "", Why: why,
 		})
 	}
 	return out, nil

@@ -95,8 +95,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	models.refresh(ctx, listAtStart)
 	h := &handlers{
 		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models,
-		limits:    limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}, local: localProviders(sources)},
-		providers: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
+		limits:  limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}},
+		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	h.settler.send = h.sendSettlements
 	env.HTTP.Handle("GET /v1/models", h.httpModels)
@@ -195,20 +195,10 @@ func simulatedSources(cfg Config) ([]*source, error) {
 	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, nil
 }
 
-// localProviders returns, by provider name, whether the provider counts as local: on this
-// machine or in a private network, unless ANIMA_INFERENCE_ROUTER_LOCAL overrides it.
-func localProviders(sources []*source) map[string]bool {
-	near := map[string]bool{}
+func byName(sources []*source) map[string]*source {
+	all := map[string]*source{}
 	for _, s := range sources {
-		near[s.provider.Name()] = s.local
-	}
-	return near
-}
-
-func byName(sources []*source) map[string]provider.Provider {
-	all := map[string]provider.Provider{}
-	for _, s := range sources {
-		all[s.provider.Name()] = s.provider
+		all[s.provider.Name()] = s
 	}
 	return all
 }
@@ -218,7 +208,7 @@ func byName(sources []*source) map[string]provider.Provider {
 func simulatedModel(s simulated.Script) model.Model {
 	return model.Model{
 		ID: s.Model, Provider: simulated.Name, ContextWindow: 128_000, MaxOutput: 4096, InputPrice: 1_000_000, OutputPrice: 4_000_000,
-		Known: true, Tools: true, TierMinimum: model.TierCritical, Fallback: true,
+		Known: true, Tools: true, TierMinimum: api.TierCritical, Fallback: true,
 	}
 }
 
@@ -271,7 +261,7 @@ func extraModels(list []string) ([]model.Model, error) {
 		out = append(out, model.Model{
 			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,
 			MaxOutput: max(1, min(4096, window/4)), // at most a quarter of the window, the rest is for the prompt
-			Tools:     true, TierMinimum: model.TierCritical, Fallback: true,
+			Tools:     true, TierMinimum: api.TierCritical, Fallback: true,
 		})
 	}
 	return out, nil
@@ -283,7 +273,7 @@ type handlers struct {
 	bus         *bus.Bus
 	store       *sqlstore.Store
 	models      *catalog
-	providers   map[string]provider.Provider
+	sources     map[string]*source // by name of the provider
 	limits      limits
 	calls       callGroup
 	toolLists   toolLists

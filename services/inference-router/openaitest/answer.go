@@ -2,6 +2,7 @@ package openaitest
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -56,49 +57,26 @@ func WriteModels(w http.ResponseWriter, m Model, ids ...string) {
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": list})
 }
 
-// toolCall is a tool call of a whole answer.
-type toolCall struct {
-	ID       string `json:"id"`
-	Type     string `json:"type"`
-	Function struct {
-		Name      string `json:"name"`
-		Arguments string `json:"arguments"`
-	} `json:"function"`
-}
-
-type usage struct {
-	Prompt        int64 `json:"prompt_tokens"`
-	Completion    int64 `json:"completion_tokens"`
-	Total         int64 `json:"total_tokens"`
-	PromptDetails struct {
-		Cached int64 `json:"cached_tokens"`
-	} `json:"prompt_tokens_details"`
-	CompletionDetails struct {
-		Reasoning int64 `json:"reasoning_tokens"`
-	} `json:"completion_tokens_details"`
-}
-
-func usageOf(u provider.Usage) usage {
-	out := usage{Prompt: u.Input, Completion: u.Output, Total: u.Input + u.Output}
-	out.PromptDetails.Cached, out.CompletionDetails.Reasoning = u.CachedInput, u.Reasoning
-	return out
+// usage returns the JSON of a usage.
+func usage(u provider.Usage) json.RawMessage {
+	return fmt.Appendf(nil, `{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d},"completion_tokens_details":{"reasoning_tokens":%d}}`,
+		u.Input, u.Output, u.Input+u.Output, u.CachedInput, u.Reasoning)
 }
 
 // WriteCompletion answers a request without streaming. created is in seconds since 1970.
 func WriteCompletion(w http.ResponseWriter, created int64, res provider.Response) {
-	var calls []toolCall
+	type object = map[string]any
+	message := object{"role": provider.Assistant, "content": res.Text}
+	var calls []object
 	for _, c := range res.ToolCalls {
-		call := toolCall{ID: c.ID, Type: "function"}
-		call.Function.Name, call.Function.Arguments = c.Name, c.Arguments
-		calls = append(calls, call)
+		calls = append(calls, object{"id": c.ID, "type": "function", "function": object{"name": c.Name, "arguments": c.Arguments}})
 	}
-	message := map[string]any{"role": provider.Assistant, "content": res.Text}
 	if calls != nil {
 		message["tool_calls"] = calls
 	}
-	writeJSON(w, http.StatusOK, map[string]any{
-		"id": res.ID, "object": "chat.completion", "created": created, "model": res.Model, "usage": usageOf(res.Usage),
-		"choices": []any{map[string]any{"index": 0, "message": message, "finish_reason": res.Finish}},
+	writeJSON(w, http.StatusOK, object{
+		"id": res.ID, "object": "chat.completion", "created": created, "model": res.Model, "usage": usage(res.Usage),
+		"choices": []object{{"index": 0, "message": message, "finish_reason": res.Finish}},
 	})
 }
 

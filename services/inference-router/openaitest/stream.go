@@ -105,8 +105,7 @@ func (s *Stream) Finish(reason string) {
 
 // Usage writes the chunk without choices that contains the usage.
 func (s *Stream) Usage(u provider.Usage) {
-	data, _ := json.Marshal(usageOf(u)) // integers have no errors
-	s.send(append(append(append(s.chunk(), `],"usage":`...), data...), '}'))
+	s.send(append(append(append(s.chunk(), `],"usage":`...), usage(u)...), '}'))
 }
 
 // Error writes an error as an event. Clients of OpenAI's protocol report it as an error.

@@ -6,63 +6,41 @@
 // int64 micro-USD. All values are immutable and safe for concurrent use.
 package model
 
-import "time"
+import (
+	"time"
 
-// Tier is an agent's survival tier, with the values of package api. The zero value means
-// that the balance could not be read; it is routed like normal, not like a low balance.
-type Tier string
-
-// The tiers, from the highest balance to the lowest (docs/reference/inference-router.md,
-// Tiers).
-const (
-	TierUnknown  Tier = ""
-	TierHigh     Tier = "high"
-	TierNormal   Tier = "normal"
-	TierLow      Tier = "low_compute"
-	TierCritical Tier = "critical"
-	TierDead     Tier = "dead"
+	"github.com/anima-run/anima/pkg/api"
 )
 
-// rank orders tiers by balance. A model is allowed from its minimum tier upwards.
-func (t Tier) rank() int {
+// rank orders tiers by balance. A model is allowed from its minimum tier upwards. The
+// unknown tier of a balance that could not be read is routed like normal.
+func rank(t api.Tier) int {
 	switch t {
-	case TierHigh:
+	case api.TierHigh:
 		return 4
-	case TierNormal, TierUnknown:
+	case api.TierNormal, api.TierUnknown:
 		return 3
-	case TierLow:
+	case api.TierLow:
 		return 2
-	case TierCritical:
+	case api.TierCritical:
 		return 1
-	case TierDead:
+	case api.TierDead:
 		return 0
 	}
 	return 0 // an unknown tier allows no model
 }
 
-// Task is the purpose of a model call (docs/reference/inference-router.md, Tasks).
-type Task string
-
-// The five tasks of the routing matrix.
-const (
-	TaskTurn     Task = "agent_turn"
-	TaskTriage   Task = "heartbeat_triage"
-	TaskSafety   Task = "safety_check"
-	TaskSummary  Task = "summarization"
-	TaskPlanning Task = "planning"
-)
-
 // Timeout returns the limit of a call with all its candidates and retries
 // (docs/reference/inference-router.md, Tasks). An unknown task has the longest limit.
-func (t Task) Timeout() time.Duration {
-	switch t {
-	case TaskTriage:
+func Timeout(task api.Task) time.Duration {
+	switch task {
+	case api.TaskTriage:
 		return 15 * time.Second
-	case TaskSafety:
+	case api.TaskSafety:
 		return 30 * time.Second
-	case TaskSummary:
+	case api.TaskSummary:
 		return 60 * time.Second
-	case TaskTurn, TaskPlanning:
+	case api.TaskTurn, api.TaskPlanning:
 	}
 	return 120 * time.Second
 }
@@ -90,7 +68,7 @@ type Model struct {
 	Known       bool
 	Tools       bool // accepts tool definitions
 	TokenParam  TokenParam
-	TierMinimum Tier // lowest tier that may choose it outside the matrix
+	TierMinimum api.Tier // lowest tier that may choose it outside the matrix
 	// Fallback allows the model for each tier and task of the matrix, after the
 	// candidates of the matrix and within TierMinimum. Local models and the simulated
 	// model use it.

@@ -7,6 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/anima-run/anima/pkg/api/chat"
+
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
@@ -95,7 +97,7 @@ func TestTokens(t *testing.T) {
 		"": 0, "a": 1, "abcd": 1, "abcde": 2, "hello world": 3, // V-18
 		"né": 2, "日本語": 5, "\xff": 1,
 	} {
-		if got := model.Tokens(text); got != want {
+		if got := chat.Tokens(text); got != want {
 			t.Errorf("%q: got %d, want %d", text, got, want)
 		}
 	}
@@ -107,7 +109,7 @@ func TestTokensOfPartsCoverTheWhole(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := rapid.String().Draw(t, "a"), rapid.String().Draw(t, "b")
-		if parts, whole := model.Tokens(a)+model.Tokens(b), model.Tokens(a+b); parts < whole {
+		if parts, whole := chat.Tokens(a)+chat.Tokens(b), chat.Tokens(a+b); parts < whole {
 			t.Fatalf("parts %d, whole %d", parts, whole)
 		}
 	})

@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // Registry is an immutable set of models and the routing matrix over them.
 type Registry struct {
 	models map[string]Model
 	order  []string // order of registration; a model that replaces another keeps its position
-	matrix map[Tier]map[Task]Cell
+	matrix map[api.Tier]map[api.Task]Cell
 }
 
 // NewRegistry returns a registry of the models in the given order. Of two models with the
@@ -70,7 +72,7 @@ func (r *Registry) All() []Model {
 // Baseline returns OpenAI's six models with their exact list prices
 // (docs/reference/inference-router.md, Baseline models).
 func Baseline() []Model {
-	base := func(id string, tier Tier, in, out, maxOutput int64) Model {
+	base := func(id string, tier api.Tier, in, out, maxOutput int64) Model {
 		return Model{
 			ID: id, Provider: "openai", TierMinimum: tier,
 			InputPrice: in, OutputPrice: out, Known: true,
@@ -79,11 +81,11 @@ func Baseline() []Model {
 		}
 	}
 	return []Model{
-		base("gpt-5.2", TierNormal, 1_750_000, 14_000_000, 32_768),
-		base("gpt-5.3", TierNormal, 2_000_000, 8_000_000, 32_768),
-		base("gpt-5-mini", TierLow, 800_000, 3_200_000, 16_384),
-		base("gpt-4.1", TierNormal, 2_000_000, 8_000_000, 32_768),
-		base("gpt-4.1-mini", TierLow, 400_000, 1_600_000, 16_384),
-		base("gpt-4.1-nano", TierCritical, 100_000, 400_000, 16_384),
+		base("gpt-5.2", api.TierNormal, 1_750_000, 14_000_000, 32_768),
+		base("gpt-5.3", api.TierNormal, 2_000_000, 8_000_000, 32_768),
+		base("gpt-5-mini", api.TierLow, 800_000, 3_200_000, 16_384),
+		base("gpt-4.1", api.TierNormal, 2_000_000, 8_000_000, 32_768),
+		base("gpt-4.1-mini", api.TierLow, 400_000, 1_600_000, 16_384),
+		base("gpt-4.1-nano", api.TierCritical, 100_000, 400_000, 16_384),
 	}
 }

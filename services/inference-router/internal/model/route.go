@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // Unlimited is the ceiling of a cell without a ceiling.
@@ -20,37 +22,37 @@ type Cell struct {
 // Matrix returns the routing matrix (docs/reference/inference-router.md, Routing matrix). A
 // missing pair is not served: dead agents make no model calls, critical ones neither plan
 // nor summarize.
-func Matrix() map[Tier]map[Task]Cell {
+func Matrix() map[api.Tier]map[api.Task]Cell {
 	const cent = 10_000 // micro-USD
 	top := []string{"gpt-5.2", "gpt-5.3"}
 	mixed := []string{"gpt-5.2", "gpt-5-mini"}
 	mini := []string{"gpt-5-mini"}
-	return map[Tier]map[Task]Cell{
-		TierHigh: {
-			TaskTurn:     {top, 8192, Unlimited},
-			TaskTriage:   {mini, 2048, 5 * cent},
-			TaskSafety:   {top, 4096, 20 * cent},
-			TaskSummary:  {mixed, 4096, 15 * cent},
-			TaskPlanning: {top, 8192, Unlimited},
+	return map[api.Tier]map[api.Task]Cell{
+		api.TierHigh: {
+			api.TaskTurn:     {top, 8192, Unlimited},
+			api.TaskTriage:   {mini, 2048, 5 * cent},
+			api.TaskSafety:   {top, 4096, 20 * cent},
+			api.TaskSummary:  {mixed, 4096, 15 * cent},
+			api.TaskPlanning: {top, 8192, Unlimited},
 		},
-		TierNormal: {
-			TaskTurn:     {mixed, 4096, Unlimited},
-			TaskTriage:   {mini, 2048, 5 * cent},
-			TaskSafety:   {mixed, 4096, 10 * cent},
-			TaskSummary:  {mixed, 4096, 10 * cent},
-			TaskPlanning: {mixed, 4096, Unlimited},
+		api.TierNormal: {
+			api.TaskTurn:     {mixed, 4096, Unlimited},
+			api.TaskTriage:   {mini, 2048, 5 * cent},
+			api.TaskSafety:   {mixed, 4096, 10 * cent},
+			api.TaskSummary:  {mixed, 4096, 10 * cent},
+			api.TaskPlanning: {mixed, 4096, Unlimited},
 		},
-		TierLow: {
-			TaskTurn:     {mini, 4096, 10 * cent},
-			TaskTriage:   {mini, 1024, 2 * cent},
-			TaskSafety:   {mini, 2048, 5 * cent},
-			TaskSummary:  {mini, 2048, 5 * cent},
-			TaskPlanning: {mini, 2048, 5 * cent},
+		api.TierLow: {
+			api.TaskTurn:     {mini, 4096, 10 * cent},
+			api.TaskTriage:   {mini, 1024, 2 * cent},
+			api.TaskSafety:   {mini, 2048, 5 * cent},
+			api.TaskSummary:  {mini, 2048, 5 * cent},
+			api.TaskPlanning: {mini, 2048, 5 * cent},
 		},
-		TierCritical: {
-			TaskTurn:   {mini, 2048, 3 * cent},
-			TaskTriage: {mini, 512, 1 * cent},
-			TaskSafety: {mini, 1024, 2 * cent},
+		api.TierCritical: {
+			api.TaskTurn:   {mini, 2048, 3 * cent},
+			api.TaskTriage: {mini, 512, 1 * cent},
+			api.TaskSafety: {mini, 1024, 2 * cent},
 		},
 	}
 }
@@ -91,16 +93,16 @@ func (r Route) Allows(cost int64) bool { return r.Ceiling == Unlimited || cost <
 // no error. It is found as by [Registry.Get]. The models of the matrix have no minimum
 // tier: a critical agent uses gpt-5-mini (docs/reference/inference-router.md, Selection). A
 // model of the matrix that no provider has is not reported as skipped.
-func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
+func (r *Registry) Candidates(tier api.Tier, task api.Task, requested string) Route {
 	row := tier
-	if tier == TierUnknown {
-		row = TierNormal
+	if tier == api.TierUnknown {
+		row = api.TierNormal
 	}
 	cell, ok := r.matrix[row][task]
 	if !ok {
-		return Route{Timeout: task.Timeout(), Why: fmt.Sprintf("tier %q does not serve task %q", tier, task)}
+		return Route{Timeout: Timeout(task), Why: fmt.Sprintf("tier %q does not serve task %q", tier, task)}
 	}
-	route := Route{MaxTokens: cell.MaxTokens, Ceiling: cell.Ceiling, Timeout: task.Timeout()}
+	route := Route{MaxTokens: cell.MaxTokens, Ceiling: cell.Ceiling, Timeout: Timeout(task)}
 
 	seen := make(map[string]bool, len(r.order)+1)
 	consider := func(id string) {
@@ -114,7 +116,7 @@ func (r *Registry) Candidates(tier Tier, task Task, requested string) Route {
 			return
 		}
 		seen[id] = true
-		if why == "" && !slices.Contains(cell.Models, name) && !slices.Contains(cell.Models, id) && !m.Free() && tier.rank() < m.TierMinimum.rank() {
+		if why == "" && !slices.Contains(cell.Models, name) && !slices.Contains(cell.Models, id) && !m.Free() && rank(tier) < rank(m.TierMinimum) {
 			why = fmt.Sprintf("needs tier %s", m.TierMinimum)
 		}
 		if why != "" {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
@@ -30,20 +32,20 @@ func with(t *testing.T, r *model.Registry, models ...model.Model) *model.Registr
 // matrix): first candidates, output limit, ceiling in cents.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
-	tasks := []model.Task{model.TaskTurn, model.TaskTriage, model.TaskSafety, model.TaskSummary, model.TaskPlanning}
+	tasks := []api.Task{api.TaskTurn, api.TaskTriage, api.TaskSafety, api.TaskSummary, api.TaskPlanning}
 	type cell struct {
 		models     []string
 		max, cents int64
 	}
 	top, mixed, mini := []string{"gpt-5.2", "gpt-5.3"}, []string{"gpt-5.2", "gpt-5-mini"}, []string{"gpt-5-mini"}
 	r := baseline(t)
-	for tier, row := range map[model.Tier][5]cell{
-		model.TierHigh:     {{top, 8192, -1}, {mini, 2048, 5}, {top, 4096, 20}, {mixed, 4096, 15}, {top, 8192, -1}},
-		model.TierNormal:   {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
-		model.TierUnknown:  {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
-		model.TierLow:      {{mini, 4096, 10}, {mini, 1024, 2}, {mini, 2048, 5}, {mini, 2048, 5}, {mini, 2048, 5}},
-		model.TierCritical: {{mini, 2048, 3}, {mini, 512, 1}, {mini, 1024, 2}, {}, {}},
-		model.TierDead:     {},
+	for tier, row := range map[api.Tier][5]cell{
+		api.TierHigh:     {{top, 8192, -1}, {mini, 2048, 5}, {top, 4096, 20}, {mixed, 4096, 15}, {top, 8192, -1}},
+		api.TierNormal:   {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
+		api.TierUnknown:  {{mixed, 4096, -1}, {mini, 2048, 5}, {mixed, 4096, 10}, {mixed, 4096, 10}, {mixed, 4096, -1}},
+		api.TierLow:      {{mini, 4096, 10}, {mini, 1024, 2}, {mini, 2048, 5}, {mini, 2048, 5}, {mini, 2048, 5}},
+		api.TierCritical: {{mini, 2048, 3}, {mini, 512, 1}, {mini, 1024, 2}, {}, {}},
+		api.TierDead:     {},
 	} {
 		for i, want := range row {
 			route := r.Candidates(tier, tasks[i], "")
@@ -75,21 +77,21 @@ func TestDisabledModelsAreSkipped(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		r    *model.Registry
-		tier model.Tier
+		tier api.Tier
 		want []string
 	}{
-		{"gpt-5.2 off", one, model.TierHigh, []string{"gpt-5.3"}},
-		{"gpt-5.2 off", one, model.TierNormal, []string{"gpt-5-mini"}},
-		{"both off", both, model.TierNormal, nil},
-		{"both off", both, model.TierLow, nil},
+		{"gpt-5.2 off", one, api.TierHigh, []string{"gpt-5.3"}},
+		{"gpt-5.2 off", one, api.TierNormal, []string{"gpt-5-mini"}},
+		{"both off", both, api.TierNormal, nil},
+		{"both off", both, api.TierLow, nil},
 	} {
-		route := c.r.Candidates(c.tier, model.TaskTurn, "")
+		route := c.r.Candidates(c.tier, api.TaskTurn, "")
 		if diff := cmp.Diff(c.want, ids(route.Models)); diff != "" {
 			t.Errorf("%s, %s (-want +got):\n%s", c.name, c.tier, diff)
 		}
 	}
 	want := []model.Skipped{{ID: "gpt-5.2", Why: "disabled"}, {ID: "gpt-5-mini", Why: "disabled"}}
-	if diff := cmp.Diff(want, both.Candidates(model.TierNormal, model.TaskTurn, "").Skipped); diff != "" {
+	if diff := cmp.Diff(want, both.Candidates(api.TierNormal, api.TaskTurn, "").Skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
 	if m := get(t, r, "gpt-5.2"); m.Disabled {
@@ -101,23 +103,23 @@ func TestRequestedModel(t *testing.T) {
 	t.Parallel()
 	r := with(t, baseline(t),
 		model.Model{ID: "mystery", Provider: "openai"},
-		model.Model{ID: "llama", Provider: "ollama", Known: true, TierMinimum: model.TierNormal},
+		model.Model{ID: "llama", Provider: "ollama", Known: true, TierMinimum: api.TierNormal},
 	)
 	for _, c := range []struct {
 		name, requested string
-		tier            model.Tier
+		tier            api.Tier
 		want            []string
 	}{
-		{"allowed comes first", "gpt-4.1", model.TierNormal, []string{"gpt-4.1", "gpt-5.2", "gpt-5-mini"}},
-		{"of the matrix moves to the front", "gpt-5-mini", model.TierNormal, []string{"gpt-5-mini", "gpt-5.2"}},
-		{"of the matrix needs no minimum tier", "gpt-5-mini", model.TierCritical, []string{"gpt-5-mini"}},
-		{"too dear for the tier", "gpt-4.1", model.TierLow, []string{"gpt-5-mini"}},
-		{"unknown to the registry", "gpt-9", model.TierLow, []string{"gpt-5-mini"}},
-		{"price unknown", "mystery", model.TierHigh, []string{"gpt-5.2", "gpt-5.3"}},
-		{"free is never too dear", "llama", model.TierCritical, []string{"llama", "gpt-5-mini"}},
-		{"the dead choose nothing", "llama", model.TierDead, nil},
+		{"allowed comes first", "gpt-4.1", api.TierNormal, []string{"gpt-4.1", "gpt-5.2", "gpt-5-mini"}},
+		{"of the matrix moves to the front", "gpt-5-mini", api.TierNormal, []string{"gpt-5-mini", "gpt-5.2"}},
+		{"of the matrix needs no minimum tier", "gpt-5-mini", api.TierCritical, []string{"gpt-5-mini"}},
+		{"too dear for the tier", "gpt-4.1", api.TierLow, []string{"gpt-5-mini"}},
+		{"unknown to the registry", "gpt-9", api.TierLow, []string{"gpt-5-mini"}},
+		{"price unknown", "mystery", api.TierHigh, []string{"gpt-5.2", "gpt-5.3"}},
+		{"free is never too dear", "llama", api.TierCritical, []string{"llama", "gpt-5-mini"}},
+		{"the dead choose nothing", "llama", api.TierDead, nil},
 	} {
-		if diff := cmp.Diff(c.want, ids(r.Candidates(c.tier, model.TaskTurn, c.requested).Models)); diff != "" {
+		if diff := cmp.Diff(c.want, ids(r.Candidates(c.tier, api.TaskTurn, c.requested).Models)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -126,11 +128,11 @@ func TestRequestedModel(t *testing.T) {
 func TestFallbacksComeLast(t *testing.T) {
 	t.Parallel()
 	r := with(t, baseline(t),
-		model.Model{ID: "sim", Provider: "simulated", Known: true, InputPrice: 1, OutputPrice: 1, TierMinimum: model.TierCritical, Fallback: true},
-		model.Model{ID: "dear", Provider: "other", Known: true, InputPrice: 1, TierMinimum: model.TierHigh, Fallback: true},
+		model.Model{ID: "sim", Provider: "simulated", Known: true, InputPrice: 1, OutputPrice: 1, TierMinimum: api.TierCritical, Fallback: true},
+		model.Model{ID: "dear", Provider: "other", Known: true, InputPrice: 1, TierMinimum: api.TierHigh, Fallback: true},
 		model.Model{ID: "unpriced", Provider: "other", Fallback: true},
 	)
-	route := r.Candidates(model.TierCritical, model.TaskTurn, "")
+	route := r.Candidates(api.TierCritical, api.TaskTurn, "")
 	if diff := cmp.Diff([]string{"gpt-5-mini", "sim"}, ids(route.Models)); diff != "" {
 		t.Errorf("critical (-want +got):\n%s", diff)
 	}
@@ -138,7 +140,7 @@ func TestFallbacksComeLast(t *testing.T) {
 	if diff := cmp.Diff(want, route.Skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
-	if got := ids(r.Candidates(model.TierCritical, model.TaskPlanning, "").Models); got != nil {
+	if got := ids(r.Candidates(api.TierCritical, api.TaskPlanning, "").Models); got != nil {
 		t.Errorf("a task that the tier does not serve: got %v, want none", got)
 	}
 }
@@ -168,11 +170,11 @@ func TestLimits(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	t.Parallel()
-	for task, want := range map[model.Task]time.Duration{
-		model.TaskTriage: 15 * time.Second, model.TaskSafety: 30 * time.Second, model.TaskSummary: time.Minute,
-		model.TaskTurn: 2 * time.Minute, model.TaskPlanning: 2 * time.Minute, "other": 2 * time.Minute,
+	for task, want := range map[api.Task]time.Duration{
+		api.TaskTriage: 15 * time.Second, api.TaskSafety: 30 * time.Second, api.TaskSummary: time.Minute,
+		api.TaskTurn: 2 * time.Minute, api.TaskPlanning: 2 * time.Minute, "other": 2 * time.Minute,
 	} {
-		if got := task.Timeout(); got != want {
+		if got := model.Timeout(task); got != want {
 			t.Errorf("%s: got %s, want %s", task, got, want)
 		}
 	}
@@ -210,6 +212,6 @@ func BenchmarkCandidates(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		r.Candidates(model.TierNormal, model.TaskTurn, "gpt-4.1")
+		r.Candidates(api.TierNormal, api.TaskTurn, "gpt-4.1")
 	}
 }

@@ -108,14 +108,14 @@ func (r Request) HasCalls() bool { return r.Raw != nil && r.Raw.Calls || chat.Ha
 
 // Estimate returns about how many tokens the prompt has, with tool definitions and the
 // arguments of tool calls (docs/reference/inference-router.md, Token estimate). Its
-// accuracy is that of [model.Tokens].
+// accuracy is that of [chat.Tokens].
 func (r Request) Estimate() int64 {
 	if r.Raw != nil {
 		return r.Raw.Tokens
 	}
 	var total int64
 	for _, m := range r.Messages {
-		total += model.MessageTokens + model.Tokens(m.Content) + callTokens(m.ToolCalls)
+		total += model.MessageTokens + chat.Tokens(m.Content) + callTokens(m.ToolCalls)
 	}
 	return total + ToolTokens(r.Tools)
 }
@@ -124,7 +124,7 @@ func (r Request) Estimate() int64 {
 func ToolTokens(tools []Tool) int64 {
 	var total int64
 	for _, t := range tools {
-		total += model.ToolTokens + model.Tokens(t.Name) + model.Tokens(t.Description) + model.Tokens([]byte(t.Schema))
+		total += model.ToolTokens + chat.Tokens(t.Name) + chat.Tokens(t.Description) + chat.Tokens([]byte(t.Schema))
 	}
 	return total
 }
@@ -180,18 +180,18 @@ type Response struct {
 // Estimate returns usage counted from the texts, for a provider that did not report it.
 // It lacks reasoning that the provider did not send.
 func Estimate(req Request, res Response) Usage {
-	return Usage{Input: req.Estimate(), Output: res.Estimate(), Reasoning: model.Tokens(res.Reasoning), Estimated: true}
+	return Usage{Input: req.Estimate(), Output: res.Estimate(), Reasoning: chat.Tokens(res.Reasoning), Estimated: true}
 }
 
 // Estimate returns about how many tokens the answer has, with its reasoning.
 func (r Response) Estimate() int64 {
-	return model.Tokens(r.Text) + callTokens(r.ToolCalls) + model.Tokens(r.Reasoning)
+	return chat.Tokens(r.Text) + callTokens(r.ToolCalls) + chat.Tokens(r.Reasoning)
 }
 
 func callTokens(calls []ToolCall) int64 {
 	var total int64
 	for _, c := range calls {
-		total += model.MessageTokens + model.Tokens(c.Name) + model.Tokens(c.Arguments)
+		total += model.MessageTokens + chat.Tokens(c.Name) + chat.Tokens(c.Arguments)
 	}
 	return total
 }

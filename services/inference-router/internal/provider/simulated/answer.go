@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
-	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
@@ -144,7 +144,7 @@ func fit(req provider.Request, res *provider.Response) {
 	}
 	for over() {
 		// Each token over the limit is at least one character.
-		excess := int(model.Tokens(res.Text) - req.MaxTokens)
+		excess := int(chat.Tokens(res.Text) - req.MaxTokens)
 		for range excess {
 			_, size := utf8.DecodeLastRuneInString(res.Text)
 			res.Text = res.Text[:len(res.Text)-size]

@@ -137,7 +137,12 @@ func compileArguments(data json.RawMessage) (any, error) {
 	if err := d.Decode(&object); err != nil || object == nil {
 		return nil, errors.New("arguments is not a JSON object")
 	}
-	return mapStrings(object, func(s string) (any, error) { return newTemplate(s) })
+	return mapValues(object, func(v any) (any, error) {
+		if s, ok := v.(string); ok {
+			return newTemplate(s)
+		}
+		return v, nil
+	})
 }
 
 // newTemplate compiles a template. Executing it fails on a missing key or group instead
@@ -146,15 +151,14 @@ func newTemplate(text string) (*template.Template, error) {
 	return template.New("").Option("missingkey=error").Parse(text)
 }
 
-// mapStrings returns the value with f applied to each string in it, except keys.
-func mapStrings(v any, f func(string) (any, error)) (any, error) {
+// mapValues returns the value with f applied to each value in it that is neither a map
+// nor a list.
+func mapValues(v any, f func(any) (any, error)) (any, error) {
 	switch v := v.(type) {
-	case string:
-		return f(v)
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, e := range v {
-			mapped, err := mapStrings(e, f)
+			mapped, err := mapValues(e, f)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", k, err)
 			}
@@ -164,7 +168,7 @@ func mapStrings(v any, f func(string) (any, error)) (any, error) {
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			mapped, err := mapStrings(e, f)
+			mapped, err := mapValues(e, f)
 			if err != nil {
 				return nil, fmt.Errorf("[%d]: %w", i, err)
 			}
@@ -172,7 +176,7 @@ func mapStrings(v any, f func(string) (any, error)) (any, error) {
 		}
 		return out, nil
 	}
-	return v, nil
+	return f(v)
 }
 
 // render returns the step's text and the arguments of its tool calls, in order.
@@ -199,31 +203,12 @@ func (s *step) render(data templateData) (string, []string, error) {
 // fill executes the templates of compiled arguments. The result of a template is always a
 // string, so a text cannot add JSON structure.
 func fill(v any, data templateData) (any, error) {
-	switch v := v.(type) {
-	case *template.Template:
-		return execute(v, data)
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, e := range v {
-			filled, err := fill(e, data)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", k, err)
-			}
-			out[k] = filled
+	return mapValues(v, func(v any) (any, error) {
+		if t, ok := v.(*template.Template); ok {
+			return execute(t, data)
 		}
-		return out, nil
-	case []any:
-		out := make([]any, len(v))
-		for i, e := range v {
-			filled, err := fill(e, data)
-			if err != nil {
-				return nil, err
-			}
-			out[i] = filled
-		}
-		return out, nil
-	}
-	return v, nil
+		return v, nil
+	})
 }
 
 func execute(t *template.Template, data templateData) (string, error) {
