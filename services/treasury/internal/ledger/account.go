@@ -49,10 +49,8 @@ const (
 
 func checkID(what, id string) error {
 	if id == "" || len(id) > maxID || !printable(id) {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%s %q cannot be an id", what, clip(id)),
-			Next: fmt.Sprintf("use 1 to %d visible ASCII characters, the same ones when you repeat the request", maxID),
-		}
+		next := fmt.Sprintf("use 1 to %d visible ASCII characters, the same ones when you repeat the request", maxID)
+		return refusal(api.Invalid, next, "%s %q cannot be an id", what, clip(id))
 	}
 	return nil
 }
@@ -61,10 +59,7 @@ func checkID(what, id string) error {
 func checkOwnID(id string) error {
 	for _, s := range []string{suffixHold, suffixSettle, suffixRelease} {
 		if strings.HasSuffix(id, s) {
-			return &api.Error{
-				Code: api.Invalid, Message: fmt.Sprintf("id %q ends in %s, which is kept for holds", clip(id), s),
-				Next: "choose another id",
-			}
+			return refusal(api.Invalid, "choose another id", "id %q ends in %s, which is kept for holds", clip(id), s)
 		}
 	}
 	return checkID("id", id)
@@ -72,34 +67,22 @@ func checkOwnID(id string) error {
 
 func checkAgent(agent string) error {
 	if !api.ValidKey(agent) {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%q is not an agent's id", clip(agent)),
-			Next: "use letters, digits, - and _",
-		}
+		return refusal(api.Invalid, "use letters, digits, - and _", "%q is not an agent's id", clip(agent))
 	}
 	return nil
 }
 
 func checkAmount(amount, least api.Micros) error {
 	if amount < least || amount > api.MaxMicros {
-		return &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("an amount of %d micro-USD cannot be moved", amount),
-			Next: fmt.Sprintf("use %d to %d", least, api.MaxMicros),
-		}
+		return refusal(api.Invalid, fmt.Sprintf("use %d to %d", least, api.MaxMicros), "an amount of %d micro-USD cannot be moved", amount)
 	}
 	return nil
 }
 
 func checkPayee(payee, payer string) error {
-	fault := &api.Error{
-		Code: api.Invalid, Message: fmt.Sprintf("%q is not a valid payee", clip(payee)),
-		Next: `set the payee, for example "provider:openai" or "agent:<id>"`,
-	}
-	if payee == "" || len(payee) > maxID || !printable(payee) || strings.HasPrefix(payee, heldPrefix) {
-		return fault
-	}
-	if agent, ok := strings.CutPrefix(payee, agentPrefix); ok && (agent == payer || !api.ValidKey(agent)) {
-		return fault
+	agent, ok := strings.CutPrefix(payee, agentPrefix)
+	if payee == "" || len(payee) > maxID || !printable(payee) || strings.HasPrefix(payee, heldPrefix) || ok && (agent == payer || !api.ValidKey(agent)) {
+		return refusal(api.Invalid, `set the payee, for example "provider:openai" or "agent:<id>"`, "%q is not a valid payee", clip(payee))
 	}
 	return nil
 }
@@ -128,26 +111,17 @@ func clip(s string) string {
 	return s
 }
 
-func firstFault(faults ...error) error {
-	for _, err := range faults {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // UnknownAgent returns the error for an agent without an account.
 func UnknownAgent(agent string) error {
-	return &api.Error{
-		Code: api.NotFound, Message: fmt.Sprintf("agent %q has no account", clip(agent)),
-		Next: "anima agent apply makes an agent and its account; anima agent list shows the ones there are",
-	}
+	return refusal(api.NotFound, "anima agent apply makes an agent and its account; anima agent list shows the ones there are",
+		"agent %q has no account", clip(agent))
 }
 
 func conflict(id, cause string) error {
-	return &api.Error{
-		Code: api.Conflict, Message: fmt.Sprintf("%q %s", clip(id), cause),
-		Next: "read the hold or the entry; use a new id for a new operation",
-	}
+	return refusal(api.Conflict, "read the hold or the entry; use a new id for a new operation", "%q %s", clip(id), cause)
+}
+
+// refusal returns an error with the advice next.
+func refusal(code api.Code, next, format string, args ...any) error {
+	return &api.Error{Code: code, Message: fmt.Sprintf(format, args...), Next: next}
 }

@@ -70,10 +70,7 @@ func (b *batch) post(t Transaction) (Transaction, error) {
 		}
 		next, ok := api.Add(a.Balance, l.Amount)
 		if !ok {
-			return t, &api.Error{
-				Code: api.Invalid, Message: fmt.Sprintf("%s would hold more than %d micro-USD", l.Account, api.MaxMicros),
-				Next: "move less",
-			}
+			return t, refusal(api.Invalid, "move less", "%s would hold more than %d micro-USD", l.Account, api.MaxMicros)
 		}
 		if owner != "" {
 			if next < 0 {

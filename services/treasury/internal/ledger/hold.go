@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -57,7 +58,7 @@ func (r *HoldRequest) check() error {
 	if r.Turn != "" {
 		turn = checkID("turn", r.Turn)
 	}
-	return firstFault(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, turn)
+	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, turn)
 }
 
 // hold reserves credits. If the hold exists, hold returns its current state, because a
@@ -74,10 +75,7 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 		return HoldState{}, err
 	}
 	if r.ExpiresAt <= b.now {
-		return HoldState{}, &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("hold %q would expire before it begins", clip(r.ID)),
-			Next: "set expiresAt, in Unix microseconds, to a time after now",
-		}
+		return HoldState{}, refusal(api.Invalid, "set expiresAt, in Unix microseconds, to a time after now", "hold %q would expire before it begins", clip(r.ID))
 	}
 	_, err := b.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
@@ -104,7 +102,7 @@ type SettleRequest struct {
 }
 
 func (r *SettleRequest) check() error {
-	return firstFault(checkID("hold", r.ID), checkAmount(r.Amount, 0), checkPayee(r.Payee, ""), checkText("memo", r.Memo))
+	return cmp.Or(checkID("hold", r.ID), checkAmount(r.Amount, 0), checkPayee(r.Payee, ""), checkText("memo", r.Memo))
 }
 
 // keys returns the rows that the settlement reads.
@@ -167,10 +165,7 @@ func (b *batch) settle(r SettleRequest) (HoldState, error) {
 		return HoldState{}, err
 	}
 	if r.Amount > h.Amount {
-		return HoldState{}, &api.Error{
-			Code: api.Invalid, Message: fmt.Sprintf("%s is more than the %s that %q holds", r.Amount, h.Amount, clip(r.ID)),
-			Next: "settle at most what is held; hold more beforehand",
-		}
+		return HoldState{}, refusal(api.Invalid, "settle at most what is held; hold more beforehand", "%s is more than the %s that %q holds", r.Amount, h.Amount, clip(r.ID))
 	}
 	lines := []Line{{Account: Held(h.Agent), Amount: -h.Amount}}
 	if r.Amount > 0 {
@@ -237,9 +232,7 @@ func (b *batch) end(h Hold, t Transaction) (HoldState, error) {
 func (b *batch) find(id string) (Hold, error) {
 	h, ok := b.state.Holds[id]
 	if !ok {
-		return Hold{}, &api.Error{
-			Code: api.NotFound, Message: fmt.Sprintf("there is no hold %q", clip(id)), Next: "hold the money first",
-		}
+		return Hold{}, refusal(api.NotFound, "hold the money first", "there is no hold %q", clip(id))
 	}
 	return h, nil
 }

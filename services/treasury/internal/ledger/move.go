@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -21,7 +22,7 @@ func (r *DepositRequest) check() error {
 	if ownerOf(r.Source) != "" {
 		source = &api.Error{Code: api.Invalid, Message: "an agent's account is not a source of deposits", Next: "transfer instead"}
 	}
-	return firstFault(checkOwnID(r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), source, checkText("memo", r.Memo))
+	return cmp.Or(checkOwnID(r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), source, checkText("memo", r.Memo))
 }
 
 func (b *batch) deposit(r DepositRequest) (Transaction, error) {
@@ -46,7 +47,7 @@ func (r *TransferRequest) check() error {
 	if r.From == r.To {
 		self = api.Errorf(api.Invalid, "agent %q cannot pay itself", clip(r.From))
 	}
-	return firstFault(checkOwnID(r.ID), checkAgent(r.From), checkAgent(r.To), self, checkAmount(r.Amount, 1), checkText("memo", r.Memo))
+	return cmp.Or(checkOwnID(r.ID), checkAgent(r.From), checkAgent(r.To), self, checkAmount(r.Amount, 1), checkText("memo", r.Memo))
 }
 
 func (b *batch) transfer(r TransferRequest) (Transaction, error) {

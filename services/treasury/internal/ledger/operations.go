@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -84,7 +85,7 @@ func (l *Ledger) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settleme
 // Release releases a hold; parent is the traceparent of the request. A hold that was
 // released or has expired is left unchanged. Errors: NotFound, Conflict, Invalid.
 func (l *Ledger) Release(ctx context.Context, id, reason, parent string) (HoldState, error) {
-	if err := firstFault(checkID("hold", id), checkText("reason", reason)); err != nil {
+	if err := cmp.Or(checkID("hold", id), checkText("reason", reason)); err != nil {
 		return HoldState{}, err
 	}
 	return submit(ctx, l, Keys{Holds: []string{id}}, func(b *batch) (HoldState, error) { return b.release(id, reason, parent) })

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"maps"
 	"sync"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -34,20 +35,20 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 	defer m.mu.RUnlock()
 	found = emptyRows(m.head)
 	if !m.known {
-		found.head = ledger.Head{Seq: -1} // differs from the head of any ledger
+		found.Head = ledger.Head{Seq: -1} // differs from the head of any ledger
 		return found, false
 	}
 	whole = m.calm
 	account := func(id string) {
 		a, ok := m.accounts[id]
 		if whole = whole && ok; ok {
-			found.accounts[id] = a
+			found.Accounts[id] = a
 		}
 	}
 	hold := func(id string) (ok bool) {
 		h, ok := m.holds[id]
 		if ok {
-			found.holds[id] = h
+			found.Holds[id] = h
 			account(ledger.Available(h.Agent))
 			account(ledger.Held(h.Agent))
 		}
@@ -69,13 +70,11 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.known || m.head != found.head || len(m.accounts) > maxMemory || len(m.holds) > maxMemory {
+	if !m.known || m.head != found.Head || len(m.accounts) > maxMemory || len(m.holds) > maxMemory {
 		m.accounts, m.holds = map[string]ledger.Account{}, map[string]ledger.Hold{}
 	}
 	m.known, m.calm, m.head = true, calm, c.Head
-	for id, a := range found.accounts {
-		m.accounts[id] = a
-	}
+	maps.Copy(m.accounts, found.Accounts)
 	for _, a := range c.Accounts {
 		m.accounts[a.ID] = a
 	}
@@ -86,7 +85,7 @@ func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
 			delete(m.holds, h.ID)
 		}
 	}
-	for _, h := range found.holds {
+	for _, h := range found.Holds {
 		hold(h)
 	}
 	for _, h := range c.Holds {

@@ -53,15 +53,15 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 		// The lock comes first; the reads of the same round trip see the state after it.
 		locking := tx.QueueRow(ctx, selectHead+tx.ForUpdate())
 		if found, _ = s.memory.recall(keys); all {
-			found = emptyRows(found.head)
+			found = emptyRows(found.Head)
 		}
 		reading := queueRead(ctx, tx, found, keys, all)
 		head, err := scanHead(locking)
 		if err != nil {
 			return err
 		}
-		if calm = found.head == head; !calm {
-			stale := len(found.accounts)+len(found.holds) > 0
+		if calm = found.Head == head; !calm {
+			stale := len(found.Accounts)+len(found.Holds) > 0
 			if found, calm = emptyRows(head), s.db.Engine == sqldb.SQLite; stale {
 				reading = queueRead(ctx, tx, found, keys, all)
 			}
@@ -95,7 +95,7 @@ func proven(keys ledger.Keys, found rows, c ledger.Changes) bool {
 		return true
 	}
 	for _, id := range keys.NewHolds {
-		if _, ok := found.holds[id]; !ok && !slices.ContainsFunc(c.Holds, func(h ledger.Hold) bool { return h.ID == id }) {
+		if _, ok := found.Holds[id]; !ok && !slices.ContainsFunc(c.Holds, func(h ledger.Hold) bool { return h.ID == id }) {
 			return false
 		}
 	}
@@ -123,10 +123,10 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 		wanted = append(wanted, keys.NewHolds...)
 	}
 	r := reading{all: all}
-	r.holds = later(ctx, tx, scanHold, selectHold+" where id in", missing(wanted, found.holds))
+	r.holds = later(ctx, tx, scanHold, selectHold+" where id in", missing(wanted, found.Holds))
 	r.accounts = queueAccounts(ctx, tx, found, keys.Accounts)
 	if all {
-		r.transactions = later(ctx, tx, scanTransaction, selectTransaction+" where id in", missing(keys.NewTransactions, found.transactions))
+		r.transactions = later(ctx, tx, scanTransaction, selectTransaction+" where id in", missing(keys.NewTransactions, found.Transactions))
 	}
 	return r
 }
@@ -135,10 +135,10 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 // agents of its holds.
 func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []string) parts[ledger.Account] {
 	wanted := slices.Clone(accounts)
-	for _, h := range found.holds {
+	for _, h := range found.Holds {
 		wanted = append(wanted, ledger.Available(h.Agent), ledger.Held(h.Agent))
 	}
-	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.accounts))
+	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.Accounts))
 }
 
 // into adds the rows that were read to found, and reads the accounts of the holds among
@@ -157,24 +157,24 @@ func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
 		return err
 	}
 	for _, a := range accounts {
-		found.accounts[a.ID] = a
+		found.Accounts[a.ID] = a
 	}
 	if len(holds) > 0 {
 		for _, h := range holds {
-			found.holds[h.ID] = h
+			found.Holds[h.ID] = h
 		}
 		if accounts, err = queueAccounts(ctx, tx, *found, nil).all(); err != nil {
 			return err
 		}
 		for _, a := range accounts {
-			found.accounts[a.ID] = a
+			found.Accounts[a.ID] = a
 		}
 	}
 	if err := addLines(ctx, tx, ts); err != nil {
 		return err
 	}
 	for _, t := range ts {
-		found.transactions[t.ID] = t.Transaction
+		found.Transactions[t.ID] = t.Transaction
 	}
 	found.all = found.all || r.all
 	return nil
@@ -207,7 +207,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		// decided: otherwise it writes 0, which the check constraint of the table
 		// refuses.
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
-			c.Head.Seq, c.Head.Hash.String(), found.head.Seq, found.head.Hash.String())
+			c.Head.Seq, c.Head.Hash.String(), found.Head.Seq, found.Head.Hash.String())
 	}
 	var journal, accounts, made, ended []any
 	for i := range c.Transactions {
@@ -220,7 +220,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	}
 	for _, h := range c.Holds {
 		to := &made
-		if _, ok := found.holds[h.ID]; ok {
+		if _, ok := found.Holds[h.ID]; ok {
 			to = &ended
 		}
 		*to = append(*to, h.ID, h.Agent, h.Category, h.Turn, int64(h.Amount), int64(h.Settled), h.Payee, string(h.Status),
@@ -250,22 +250,19 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 
 // rows is the state by which a change is decided.
 type rows struct {
-	head         ledger.Head
-	accounts     map[string]ledger.Account
-	holds        map[string]ledger.Hold
-	transactions map[string]ledger.Transaction
-	all          bool // each key was read from the database
+	ledger.State
+	all bool // each key was read from the database
 }
 
 func emptyRows(head ledger.Head) rows {
-	return rows{
-		head: head, accounts: map[string]ledger.Account{}, holds: map[string]ledger.Hold{}, transactions: map[string]ledger.Transaction{},
-	}
+	return rows{State: ledger.State{
+		Head: head, Accounts: map[string]ledger.Account{}, Holds: map[string]ledger.Hold{}, Transactions: map[string]ledger.Transaction{},
+	}}
 }
 
 // state returns a copy, because a change modifies it.
 func (r rows) state() ledger.State {
 	return ledger.State{
-		Head: r.head, Accounts: maps.Clone(r.accounts), Holds: maps.Clone(r.holds), Transactions: maps.Clone(r.transactions),
+		Head: r.Head, Accounts: maps.Clone(r.Accounts), Holds: maps.Clone(r.Holds), Transactions: maps.Clone(r.Transactions),
 	}
 }

@@ -14,16 +14,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Signer signs for one agent. Its methods take the message, not a hash, so that a remote
-// signer can examine what it signs.
-type Signer interface {
-	// Address returns the address of the key, EIP-55.
-	Address() string
-	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
-	// bytes in hex with v 27 or 28. Errors: Invalid.
-	SignMessage(to, content, signedAt string) (string, error)
-}
-
 // maxContent is the longest content of a message, in bytes (docs/reference/treasury.md,
 // Signing). A text of this size has at most 64,000 UTF-16 units, the limit of other
 // clients.
@@ -53,21 +43,25 @@ func Canonical(to, content, signedAt string) (string, error) {
 	return "Conway:send:" + strings.ToLower(to) + ":" + ethcrypto.Keccak256Hash([]byte(content)).Hex() + ":" + signedAt, nil
 }
 
-type signer struct {
+// Signer signs for one agent. Its methods take the message, not a hash.
+type Signer struct {
 	address string
 	sign    func(hash []byte) ([]byte, error) // a closure over the key, so that fmt cannot print the key
 }
 
-func newSigner(key *ecdsa.PrivateKey) *signer {
-	return &signer{
+func newSigner(key *ecdsa.PrivateKey) *Signer {
+	return &Signer{
 		address: ethcrypto.PubkeyToAddress(key.PublicKey).Hex(),
 		sign:    func(hash []byte) ([]byte, error) { return ethcrypto.Sign(hash, key) },
 	}
 }
 
-func (s *signer) Address() string { return s.address }
+// Address returns the address of the key, EIP-55.
+func (s *Signer) Address() string { return s.address }
 
-func (s *signer) SignMessage(to, content, signedAt string) (string, error) {
+// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
+// bytes in hex with v 27 or 28. Errors: Invalid.
+func (s *Signer) SignMessage(to, content, signedAt string) (string, error) {
 	text, err := Canonical(to, content, signedAt)
 	if err != nil {
 		return "", err

@@ -54,7 +54,7 @@ type Keeper struct {
 
 	mu        sync.RWMutex
 	addresses map[string]string
-	signers   map[string]*signer
+	signers   map[string]*Signer
 	opening   sync.Mutex // serializes scrypt, because each run takes ScryptN KiB of memory
 }
 
@@ -62,7 +62,7 @@ type Keeper struct {
 func NewKeeper(store Store, passphrase config.Secret, scryptN int) *Keeper {
 	return &Keeper{
 		store: store, reveal: passphrase.Reveal, scryptN: scryptN,
-		addresses: map[string]string{}, signers: map[string]*signer{},
+		addresses: map[string]string{}, signers: map[string]*Signer{},
 	}
 }
 
@@ -139,18 +139,14 @@ func (k *Keeper) Address(ctx context.Context, agent string) (string, error) {
 
 // Signer returns the signer of an agent. Errors: NotFound; Unavailable if the passphrase
 // does not open the wallet.
-func (k *Keeper) Signer(ctx context.Context, agent string) (Signer, error) {
+func (k *Keeper) Signer(ctx context.Context, agent string) (*Signer, error) {
 	if agent == probe {
 		return nil, api.Errorf(api.NotFound, "no agent is named")
 	}
-	s, err := k.signer(ctx, agent)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
+	return k.signer(ctx, agent)
 }
 
-func (k *Keeper) signer(ctx context.Context, agent string) (*signer, error) {
+func (k *Keeper) signer(ctx context.Context, agent string) (*Signer, error) {
 	if s := k.opened(agent); s != nil {
 		return s, nil
 	}
@@ -180,7 +176,7 @@ func (k *Keeper) signer(ctx context.Context, agent string) (*signer, error) {
 	return s, nil
 }
 
-func (k *Keeper) opened(agent string) *signer {
+func (k *Keeper) opened(agent string) *Signer {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.signers[agent]
