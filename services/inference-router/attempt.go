@@ -162,10 +162,12 @@ func (m *candidate) fail(ctx context.Context, c *callState, hold string, res pro
 		f.InputTokens, f.OutputTokens = res.Usage.Input, res.Usage.Output
 		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
 	}
-	if err := c.record(ctx, f); err != nil {
+	n, err := m.h.store.RecordFailure(ctx, f)
+	if err != nil {
 		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
-		c.tries, c.failedCost = c.tries+1, c.failedCost+f.Cost
+		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + f.Cost}
 	}
+	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
 	if hold == "" {
 		return
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
 // Waits before a call is repeated.
@@ -183,22 +183,35 @@ func (c *callState) addCandidates() {
 			h: c.h, req: c.req, model: m, provider: from.provider, hold: c.req.ID + "/" + strconv.Itoa(i),
 			limit: c.route.Limit(m, c.req.MaxTokens), notBefore: c.began,
 		}
-		var err error
-		if a.ask, err = request(c.req, m, a.limit); err != nil {
-			c.setSkipped(promptError(err))
-			continue
-		}
-		if !m.Fits(a.ask.Estimate(), a.limit) {
-			c.setSkipped(&api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", a.ask.Estimate(), m.ID), Next: "shorten the conversation or use a model with a larger window"})
-			continue
-		}
-		a.most = api.Micros(m.Cost(2*a.ask.Estimate(), a.limit)) // dense text can have more tokens than the estimate
-		if !c.route.Allows(int64(a.most)) {
-			c.setSkipped(&api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.ID, a.most), Next: "fund the agent, or shorten its prompt"})
+		if err := a.prepare(c.route); err != nil {
+			c.skipped = cmp.Or(c.skipped, err)
 			continue
 		}
 		c.models = append(c.models, a)
 	}
+}
+
+// prepare makes the request to the model and computes the most that it can cost. The
+// error says why the model is not called.
+func (m *candidate) prepare(route model.Route) (err error) {
+	if m.ask, err = request(m.req, m.model, m.limit); err != nil {
+		return promptError(err)
+	}
+	size := m.ask.Estimate()
+	if !m.model.Fits(size, m.limit) {
+		return &api.Error{
+			Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", size, m.model.ID),
+			Next: "shorten the conversation or use a model with a larger window",
+		}
+	}
+	m.most = api.Micros(m.model.Cost(2*size, m.limit)) // dense text can have more tokens than the estimate
+	if !route.Allows(int64(m.most)) {
+		return &api.Error{
+			Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.model.ID, m.most),
+			Next: "fund the agent, or shorten its prompt",
+		}
+	}
+	return nil
 }
 
 // reroute chooses the models again, at most once per call, after a provider has reported
@@ -220,12 +233,6 @@ func (c *callState) reroute(ctx context.Context) bool {
 	}
 	c.lasting = nil
 	return true
-}
-
-func (c *callState) setSkipped(err error) {
-	if c.skipped == nil {
-		c.skipped = err
-	}
 }
 
 // next returns the candidate to call now: the one that is to be retried first, or else
@@ -252,7 +259,7 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	if !ok { // of the hold, not of the provider
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
 			m.excluded = true
-			c.setLasting(err)
+			c.lasting = cmp.Or(c.lasting, err)
 			return nil
 		}
 		return err
@@ -286,7 +293,7 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 		other.notBefore = c.h.now().Add(wait)
 	}
 	if !r.transient {
-		c.setLasting(failure)
+		c.lasting = cmp.Or(c.lasting, failure)
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -302,34 +309,14 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	return nil
 }
 
-// setLasting records err as the first lasting error.
-func (c *callState) setLasting(err error) {
-	if c.lasting == nil {
-		c.lasting = err
-	}
-}
-
 // isLastAttempt reports whether the present attempt is the last one.
 func (c *callState) isLastAttempt() bool { return c.tries+1 >= c.h.limits.attempts }
-
-// record stores a failed attempt and updates the counts.
-func (c *callState) record(ctx context.Context, f sqlstore.FailedAttempt) error {
-	n, err := c.h.store.RecordFailure(ctx, f)
-	if err != nil {
-		return err
-	}
-	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
-	return nil
-}
 
 // finalError returns the error of a call that no model answered. An error of a model takes
 // precedence over the reason why a model was not called.
 func (c *callState) finalError() error {
-	if c.lasting != nil {
-		return c.lasting
-	}
-	if c.skipped != nil {
-		return c.skipped
+	if err := cmp.Or(c.lasting, c.skipped); err != nil {
+		return err
 	}
 	return noModel(c.req.Complete, c.route, c.h.models.faults())
 }

@@ -63,7 +63,10 @@ func failureOf(err error) error {
 		return err
 	}
 	if e.Kind == provider.Canceled && errors.Is(err, context.DeadlineExceeded) {
-		return timedOut(e)
+		return &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonTimeout, Message: e.Error(),
+			Next: "try again later, use a faster model, or ask for less",
+		}
 	}
 	if e.Kind == provider.Canceled { // the caller canceled, or this process is shutting down
 		return &api.Error{Code: api.Unavailable, Message: "the call was stopped before its answer was complete", Next: "retry", RetryAfter: 1000}
@@ -77,14 +80,6 @@ func failureOf(err error) error {
 		out.RetryAfter = max(1000, e.RetryAfter.Milliseconds())
 	}
 	return out
-}
-
-// timedOut returns the error of a call whose deadline has passed.
-func timedOut(e *provider.Error) *api.Error {
-	return &api.Error{
-		Code: api.Unavailable, Reason: api.ReasonTimeout, Message: e.Error(),
-		Next: "try again later, use a faster model, or ask for less",
-	}
 }
 
 // attemptsExhausted returns the error of a call that has no attempts left.

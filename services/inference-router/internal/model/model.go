@@ -73,7 +73,6 @@ type Model struct {
 	// candidates of the matrix and within TierMinimum. Local models and the simulated
 	// model use it.
 	Fallback bool
-	Disabled bool
 	Absent   string // the reason why its provider does not serve it; empty if it does
 }
 
@@ -83,8 +82,6 @@ func (m Model) Free() bool { return m.Known && m.InputPrice == 0 && m.OutputPric
 // Unusable returns the reason why the model may not be called; empty if it may.
 func (m Model) Unusable() string {
 	switch {
-	case m.Disabled:
-		return "disabled"
 	case m.Absent != "":
 		return m.Absent
 	case !m.Known:

@@ -2,8 +2,6 @@ package model
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -19,13 +17,7 @@ type Registry struct {
 // same id, it uses the later one. It returns an error for a model without id or provider,
 // with a negative price or limit, or with an unknown token parameter.
 func NewRegistry(models ...Model) (*Registry, error) {
-	return (&Registry{models: map[string]Model{}, matrix: Matrix()}).With(models...)
-}
-
-// With returns a copy of the registry with these models added. They replace models of the
-// same id. The receiver does not change.
-func (r *Registry) With(models ...Model) (*Registry, error) {
-	next := &Registry{models: maps.Clone(r.models), order: slices.Clone(r.order), matrix: r.matrix}
+	r := &Registry{models: map[string]Model{}, matrix: Matrix()}
 	for _, m := range models {
 		if m.ID == "" || m.Provider == "" {
 			return nil, fmt.Errorf("model %q of provider %q: id and provider are both needed", m.ID, m.Provider)
@@ -40,12 +32,12 @@ func (r *Registry) With(models ...Model) (*Registry, error) {
 		default:
 			return nil, fmt.Errorf("model %q: token parameter %q is neither %s nor %s", m.ID, m.TokenParam, MaxTokens, MaxCompletionTokens)
 		}
-		if _, ok := next.models[m.ID]; !ok {
-			next.order = append(next.order, m.ID)
+		if _, ok := r.models[m.ID]; !ok {
+			r.order = append(r.order, m.ID)
 		}
-		next.models[m.ID] = m
+		r.models[m.ID] = m
 	}
-	return next, nil
+	return r, nil
 }
 
 // Get returns the model with an id, usable or not. If there is none, Get looks for the id

@@ -21,7 +21,7 @@ func ids(models []model.Model) []string {
 
 func with(t *testing.T, r *model.Registry, models ...model.Model) *model.Registry {
 	t.Helper()
-	next, err := r.With(models...)
+	next, err := model.NewRegistry(append(r.All(), models...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestDisabledModelsAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := baseline(t)
 	big, small := get(t, r, "gpt-5.2"), get(t, r, "gpt-5-mini")
-	big.Disabled, small.Disabled = true, true
+	big.Absent, small.Absent = "disabled", "disabled"
 	one, both := with(t, r, big), with(t, r, big, small)
 	for _, c := range []struct {
 		name string
@@ -94,7 +94,7 @@ func TestDisabledModelsAreSkipped(t *testing.T) {
 	if diff := cmp.Diff(want, both.Candidates(api.TierNormal, api.TaskTurn, "").Skipped); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
-	if m := get(t, r, "gpt-5.2"); m.Disabled {
+	if m := get(t, r, "gpt-5.2"); m.Absent != "" {
 		t.Error("With changed the registry that it was called on")
 	}
 }

@@ -68,8 +68,7 @@ func CanceledError(provider string, cause error) *Error {
 
 // KindOf returns the kind of an error, empty if the error has no [Error] in its chain.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return ""

@@ -100,9 +100,8 @@ func (w *watch) expire() {
 
 // StalledBy returns the error of a call that its watch ended, nil if it ended otherwise.
 func StalledBy(watched context.Context, provider string) *Error {
-	var e *stalledError
-	if !errors.As(context.Cause(watched), &e) {
-		return nil
+	if e, ok := errors.AsType[*stalledError](context.Cause(watched)); ok {
+		return &Error{Kind: Stalled, Provider: provider, Message: e.message}
 	}
-	return &Error{Kind: Stalled, Provider: provider, Message: e.message}
+	return nil
 }

@@ -105,24 +105,19 @@ func (s *Store) Find(ctx context.Context, id string) (StoredCall, bool, error) {
 // Lookup returns the stored call with an id; if there is none, it returns false and the
 // counts of the call's failed attempts. It takes one statement.
 func (s *Store) Lookup(ctx context.Context, id string) (StoredCall, bool, FailureCounts, error) {
-	var p StoredCall
+	var r row
 	var n FailureCounts
-	var answer string
-	c := &p.Call
 	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
 			coalesce(c.model, ''), coalesce(c.provider, ''), coalesce(c.input_tokens, 0), coalesce(c.output_tokens, 0), coalesce(c.cost, 0), coalesce(c.hold, ''),
 			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0)
 		from (select cast(coalesce(sum(counts), 0) as bigint) as tries, cast(coalesce(sum(cost), 0) as bigint) as paid from failed_calls where call_id = $1) t
 		left join inference_costs c on c.id = $1`, id).
-		Scan(&n.Call, &n.Cost, &c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &p.Hold, &c.LatencyMS,
-			&c.Tier, &c.Task, &p.Trace, &answer, &c.At)
-	if err != nil || c.ID == "" {
+		Scan(append([]any{&n.Call, &n.Cost}, r.columns()...)...)
+	if err != nil || r.Call.ID == "" {
 		return StoredCall{}, false, n, err
 	}
-	if err := json.Unmarshal([]byte(answer), &p.Answer); err != nil {
-		return p, false, n, fmt.Errorf("answer of %s: %w", id, err)
-	}
-	return p, true, n, nil
+	p, err := r.decode()
+	return p, err == nil, n, err
 }
 
 // FindByHold returns the stored call that is paid from a hold, and false if there is
@@ -132,21 +127,36 @@ func (s *Store) FindByHold(ctx context.Context, hold string) (StoredCall, bool, 
 }
 
 func (s *Store) find(ctx context.Context, where, arg string) (StoredCall, bool, error) {
-	var p StoredCall
-	var answer string
-	c := &p.Call
+	var r row
 	err := s.db.QueryRowContext(ctx, `select id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens, cost, hold, latency_ms,
-			tier, task_type, trace, answer, created_at from inference_costs where `+where, arg).
-		Scan(&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &p.Hold, &c.LatencyMS,
-			&c.Tier, &c.Task, &p.Trace, &answer, &c.At)
+			tier, task_type, trace, answer, created_at from inference_costs where `+where, arg).Scan(r.columns()...)
 	if errors.Is(err, sqldb.ErrNotFound) {
-		return p, false, nil
+		return StoredCall{}, false, nil
 	}
 	if err != nil {
-		return p, false, err
+		return StoredCall{}, false, err
 	}
-	if err := json.Unmarshal([]byte(answer), &p.Answer); err != nil {
-		return p, false, fmt.Errorf("answer of %s: %w", c.ID, err)
+	p, err := r.decode()
+	return p, err == nil, err
+}
+
+// row is a row of inference_costs, with the answer in JSON.
+type row struct {
+	StoredCall
+	answer string
+}
+
+func (r *row) columns() []any {
+	c := &r.Call
+	return []any{
+		&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &r.Hold, &c.LatencyMS,
+		&c.Tier, &c.Task, &r.Trace, &r.answer, &c.At,
 	}
-	return p, true, nil
+}
+
+func (r *row) decode() (StoredCall, error) {
+	if err := json.Unmarshal([]byte(r.answer), &r.Answer); err != nil {
+		return r.StoredCall, fmt.Errorf("answer of %s: %w", r.Call.ID, err)
+	}
+	return r.StoredCall, nil
 }

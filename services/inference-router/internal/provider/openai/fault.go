@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,14 +27,12 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		err = errTruncated
 	}
 	fault := &provider.Error{Kind: provider.Failover, Provider: p.name}
-	var dial *net.OpError
-	if head == nil && errors.As(err, &dial) && dial.Op == "dial" {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && head == nil && dial.Op == "dial" {
 		fault.Kind = provider.Unreachable
 	}
-	var api *sdk.Error
-	var inStream streamError
+	inStream, broken := errors.AsType[streamError](err)
 	switch {
-	case errors.As(err, &inStream):
+	case broken:
 		fault.Kind, fault.Message = streamFault(inStream)
 	case head != nil && head.StatusCode >= http.StatusMultipleChoices && head.StatusCode < http.StatusBadRequest:
 		fault.Kind, fault.Status = provider.Endpoint, head.StatusCode
@@ -41,23 +40,17 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 	case head != nil && head.StatusCode >= http.StatusBadRequest:
 		// The client returns no [sdk.Error] when the body was not JSON.
 		var code string
-		if errors.As(err, &api) {
-			code, fault.Message = api.Code, api.Message
+		if refusal, ok := errors.AsType[*sdk.Error](err); ok {
+			code, fault.Message = refusal.Code, refusal.Message
 		}
-		if fault.Message == "" {
-			fault.Message = refusalMessage(head)
-		}
-		if fault.Message == "" {
-			fault.Message = http.StatusText(head.StatusCode)
-		}
+		fault.Message = cmp.Or(fault.Message, refusalMessage(head), http.StatusText(head.StatusCode))
 		fault.Status = head.StatusCode
 		fault.Kind = provider.KindOfStatus(head.StatusCode, code, fault.Message)
 		fault.RetryAfter = provider.RetryAfter(head.Header, p.now())
 	case errors.Is(err, errPage):
 		fault.Kind, fault.Message = provider.Endpoint, err.Error()
 	default:
-		var outer *url.Error
-		if errors.As(err, &outer) {
+		if outer, ok := errors.AsType[*url.Error](err); ok {
 			err = outer.Err // without the URL
 		}
 		fault.Message = err.Error()
@@ -79,10 +72,7 @@ func streamFault(data []byte) (provider.Kind, string) {
 	if err := json.Unmarshal(data, &event); err != nil {
 		return provider.Failover, "the stream ended with an error that cannot be read"
 	}
-	message := event.Error.Message
-	if message == "" {
-		message = "the stream ended with an error"
-	}
+	message := cmp.Or(event.Error.Message, "the stream ended with an error")
 	word, _ := event.Error.Code.(string)
 	status := 0
 	if n, ok := event.Error.Code.(float64); ok {

@@ -103,8 +103,8 @@ func (s *Script) Gone() <-chan struct{} { return s.gone }
 
 // ServeHTTP runs the next answer.
 func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a := &Answer{Stream: s.dialect.Stream(w), script: s, w: w, r: r, Models: s.dialect.IsModels(r)}
-	if !a.Models {
+	a := &Answer{Stream: s.dialect.Stream(w), script: s, w: w, r: r}
+	if !s.dialect.IsModels(r) {
 		req, key, err := s.dialect.Read(r)
 		if err != nil {
 			s.dialect.Fail(w, Fault{Status: http.StatusBadRequest, Message: err.Error()})
@@ -132,8 +132,7 @@ func (s *Script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type Answer struct {
 	Stream
 
-	Request provider.Request
-	Models  bool // the call requests the list of models
+	Request provider.Request // zero for a request for the list of models
 
 	script *Script
 	w      http.ResponseWriter
