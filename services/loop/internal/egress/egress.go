@@ -19,10 +19,9 @@ import (
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
-	"os"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -75,12 +74,10 @@ func Start(ctx context.Context, o Options) (*Proxy, error) {
 	p.dialer = net.Dialer{Timeout: dialTimeout, Control: p.control}
 	transport := &http.Transport{DialContext: p.dialer.DialContext, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2}
 	p.plain = &httputil.ReverseProxy{
-		Transport: transport,
-		Rewrite:   func(r *httputil.ProxyRequest) { r.Out.Header.Del("Proxy-Authorization") },
-		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			p.refuse(w, r, err)
-		},
-		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		Transport:    transport,
+		Rewrite:      func(r *httputil.ProxyRequest) { r.Out.Header.Del("Proxy-Authorization") },
+		ErrorHandler: p.refuse,
+		ErrorLog:     slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	p.server = &http.Server{
 		Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: dialTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
@@ -160,15 +157,10 @@ func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
 		return safehttp.ErrPrivate
 	}
 	ip := ap.Addr().Unmap()
-	for _, allowed := range p.allow {
-		if allowed.Contains(ip) {
-			return nil
-		}
+	if slices.ContainsFunc(p.allow, func(allowed netip.Prefix) bool { return allowed.Contains(ip) }) || safehttp.Public(ip) && !ours(ip) {
+		return nil
 	}
-	if !safehttp.Public(ip) || ours(ip) {
-		return safehttp.ErrPrivate
-	}
-	return nil
+	return safehttp.ErrPrivate
 }
 
 // ours reports whether an address belongs to this machine, on which services of this
@@ -178,12 +170,10 @@ func ours(ip netip.Addr) bool {
 	if err != nil {
 		return true
 	}
-	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Unmap() == ip {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == ip
+	})
 }
 
 func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
@@ -250,42 +240,35 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request) {
 // until both have ended or neither has sent data for idleTimeout. One direction may be
 // idle longer, as the upload is during a download.
 func join(near net.Conn, sent io.Reader, far net.Conn) {
-	var latest atomic.Int64
-	latest.Store(time.Now().UnixNano())
+	idle := time.AfterFunc(idleTimeout, func() { _, _ = near.Close(), far.Close() })
+	defer idle.Stop()
 	var both sync.WaitGroup
-	both.Go(func() { pipe(far, sent, near, &latest) })
-	pipe(near, far, far, &latest)
+	both.Go(func() { pipe(far, sent, near, idle) })
+	pipe(near, far, far, idle)
 	both.Wait()
 }
 
-// pipe copies from one side to the other until EOF, an error, or until idleTimeout has
-// passed since latest. deadline is the connection of from, whose read deadline is set.
-// latest is the time of the last data in either direction, in Unix nanoseconds. pipe
-// passes EOF on.
-func pipe(to net.Conn, from io.Reader, deadline net.Conn, latest *atomic.Int64) {
-	buf := make([]byte, 32<<10)
-	for {
-		silent := latest.Load()
-		_ = deadline.SetReadDeadline(time.Unix(0, silent).Add(idleTimeout)) // an error shows in Read
-		n, err := from.Read(buf)
-		if n > 0 {
-			latest.Store(time.Now().UnixNano())
-			_ = to.SetWriteDeadline(time.Now().Add(idleTimeout)) // an error shows in Write
-			if _, werr := to.Write(buf[:n]); werr != nil {
-				_ = deadline.Close() // ends the other direction
-				return
-			}
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && latest.Load() != silent {
-			continue
-		}
-		if err != nil {
-			if half, ok := to.(*net.TCPConn); ok && errors.Is(err, io.EOF) {
-				_ = half.CloseWrite() // the other side may still send data
-				return
-			}
-			_, _ = to.Close(), deadline.Close() // ends the other direction
-			return
-		}
+// pipe copies from, which reads from the connection source, to the other side until EOF
+// or an error. It passes EOF on, and closes both sides after an error.
+func pipe(to net.Conn, from io.Reader, source net.Conn, idle *time.Timer) {
+	_, err := io.Copy(to, alive{from, idle})
+	if half, ok := to.(*net.TCPConn); ok && err == nil {
+		_ = half.CloseWrite() // the other side may still send data
+		return
 	}
+	_, _ = to.Close(), source.Close()
+}
+
+// alive restarts the timer of a tunnel when data arrives.
+type alive struct {
+	io.Reader
+	idle *time.Timer
+}
+
+func (a alive) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	if n > 0 {
+		a.idle.Reset(idleTimeout)
+	}
+	return n, err
 }

@@ -94,7 +94,7 @@ func Label(text string) string {
 			return l.label
 		}
 	}
-	if s := strings.ToUpper(strings.Trim(notAlnum.ReplaceAllString(sanitize.Chars(text, 50), "_"), "_")); s != "" {
+	if s := strings.ToUpper(strings.Trim(notAlnum.ReplaceAllString(sanitize.First(text, 50), "_"), "_")); s != "" {
 		return s
 	}
 	return "UNKNOWN"
@@ -120,13 +120,13 @@ func DigestTurn(t api.Turn) Digest {
 		Importance: importance[class], By: t.By, At: t.EndedAt,
 	}}
 	if len(t.Calls) > 0 {
-		d.Episode.Type, d.Episode.Outcome = "tool:"+sanitize.Chars(t.Calls[0].Tool, 64), "success"
+		d.Episode.Type, d.Episode.Outcome = "tool:"+sanitize.First(t.Calls[0].Tool, 64), "success"
 		if slices.ContainsFunc(t.Calls, failed) {
 			d.Episode.Outcome = "failure"
 		}
 	}
 	if utf8.RuneCountInString(t.Thinking) > 200 {
-		d.Episode.Detail = sanitize.Chars(t.Thinking, 500)
+		d.Episode.Detail = sanitize.First(t.Thinking, 500)
 	}
 	for _, c := range t.Calls {
 		d.call(t, c)
@@ -145,11 +145,11 @@ func summary(t api.Turn) string {
 			if failed(c) {
 				how = "FAILED"
 			}
-			tools = append(tools, fmt.Sprintf("%s(%s)", sanitize.Chars(c.Tool, 64), how))
+			tools = append(tools, fmt.Sprintf("%s(%s)", sanitize.First(c.Tool, 64), how))
 		}
 		parts = append(parts, "Tools: "+strings.Join(tools, ", "))
 	}
-	if text := strings.TrimSpace(sanitize.Chars(t.Thinking, 150)); text != "" {
+	if text := strings.TrimSpace(sanitize.First(t.Thinking, 150)); text != "" {
 		parts = append(parts, text)
 	}
 	if len(parts) == 0 {
@@ -182,28 +182,28 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 		if c.Outcome == api.OutcomeDenied {
 			by = ours // the text is policy's
 		}
-		fact(Fact{Category: "environment", Key: "tool_error:" + sanitize.Chars(c.Tool, 64) + ":" + Label(text), Value: sanitize.Chars(text, 200), Counts: true, By: by})
+		fact(Fact{Category: "environment", Key: "tool_error:" + sanitize.First(c.Tool, 64) + ":" + Label(text), Value: sanitize.First(text, 200), Counts: true, By: by})
 		return
 	}
 	switch c.Tool {
 	case "check_credits":
-		fact(Fact{Category: "financial", Key: "last_known_balance", Value: sanitize.Chars(c.Result, 500), Confidence: 1, By: ours})
+		fact(Fact{Category: "financial", Key: "last_known_balance", Value: sanitize.First(c.Result, 500), Confidence: 1, By: ours})
 	case "check_usdc_balance":
-		fact(Fact{Category: "financial", Key: "usdc_balance", Value: sanitize.Chars(c.Result, 500), Confidence: 1, By: ours})
+		fact(Fact{Category: "financial", Key: "usdc_balance", Value: sanitize.First(c.Result, 500), Confidence: 1, By: ours})
 	case "system_synopsis":
-		fact(Fact{Category: "self", Key: "system_synopsis", Value: sanitize.Chars(c.Result, 500), Confidence: 1, By: ours})
+		fact(Fact{Category: "self", Key: "system_synopsis", Value: sanitize.First(c.Result, 500), Confidence: 1, By: ours})
 	case "discover_agents":
-		fact(Fact{Category: "environment", Key: "known_agents", Value: sanitize.Chars(c.Result, 500), Confidence: 0.8, By: outside})
+		fact(Fact{Category: "environment", Key: "known_agents", Value: sanitize.First(c.Result, 500), Confidence: 0.8, By: outside})
 	case "send_message":
 		if args.To != "" {
-			d.Met = append(d.Met, Relation{Address: sanitize.Chars(args.To, 64), Kind: "contacted", Met: true, By: t.By, At: t.EndedAt})
+			d.Met = append(d.Met, Relation{Address: sanitize.First(args.To, 64), Kind: "contacted", Met: true, By: t.By, At: t.EndedAt})
 		}
 	case "sleep":
-		d.note(t, c, "observation", 0.3, "went to sleep: "+sanitize.Chars(args.Reason, 200), t.EndedAt+noteLife.Microseconds())
+		d.note(t, c, "observation", 0.3, "went to sleep: "+sanitize.First(args.Reason, 200), t.EndedAt+noteLife.Microseconds())
 	case "edit_own_file":
-		d.note(t, c, "decision", 0.9, "changed my own file "+sanitize.Chars(args.Path, 200), 0)
+		d.note(t, c, "decision", 0.9, "changed my own file "+sanitize.First(args.Path, 200), 0)
 	case "update_genesis_prompt":
-		d.note(t, c, "decision", 0.9, "changed my genesis prompt: "+sanitize.Chars(args.Reason, 200), 0)
+		d.note(t, c, "decision", 0.9, "changed my genesis prompt: "+sanitize.First(args.Reason, 200), 0)
 	}
 }
 

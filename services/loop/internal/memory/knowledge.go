@@ -90,7 +90,7 @@ func signals(c api.CallState, at int64) []Fact {
 	if found&signal == 0 {
 		return nil
 	}
-	tool := sanitize.Chars(c.Tool, 64)
+	tool := sanitize.First(c.Tool, 64)
 	from, asked := host(c.Arguments)
 	named := slices.ContainsFunc(marketTool, func(w string) bool { return strings.Contains(strings.ToLower(tool), w) })
 	if !named && !asked && found&market == 0 {
@@ -109,7 +109,7 @@ func extract(text, tool, from string, at int64) []Fact {
 	var all []fragment
 	page := 0 // recency of the text's own date
 	for _, f := range fragments(text) {
-		s := sanitize.Chars(strings.Join(strings.Fields(f), " "), maxSignal)
+		s := sanitize.First(strings.Join(strings.Fields(f), " "), maxSignal)
 		found := scan(s)
 		if found&(signal|dated) == 0 || found&secret != 0 {
 			continue
@@ -547,4 +547,4 @@ func names(word string) bool {
 // unspecific are words next to an amount, and names of fields, that are no subjects.
 var unspecific = strings.Fields("name id title symbol item product plan tier url description available per month monthly year yearly day daily today yesterday week weekly ago total new free")
 
-func folded(s string) string { return sanitize.Chars(Fold(s), maxSubject) }
+func folded(s string) string { return sanitize.First(Fold(s), maxSubject) }

@@ -59,7 +59,7 @@ The first law outranks the second, and the second the third.
 // the rest.
 func Genesis(text string) (genesis, more string) {
 	text = strings.TrimSpace(Inert(text))
-	head := sanitize.Chars(text, MaxGenesis)
+	head := sanitize.First(text, MaxGenesis)
 	if rest := text[len(head):]; rest != "" {
 		more = "## Genesis, continued\n" + rest
 	}

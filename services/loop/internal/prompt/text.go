@@ -68,8 +68,8 @@ func Cut(s string) string {
 func flat(s string, n int) string {
 	s = sanitize.Bytes(s, 8*n) // there is no need to normalise all of it
 	s = strings.Join(strings.Fields(sanitize.Clean(s)), " ")
-	if short := sanitize.Chars(s, n); len(short) < len(s) {
-		return sanitize.Chars(s, n-1) + "…"
+	if short := sanitize.First(s, n); len(short) < len(s) {
+		return sanitize.First(s, n-1) + "…"
 	}
 	return s
 }

@@ -136,7 +136,7 @@ func line(t api.Turn) string {
 		tools = " [" + tools + "]"
 	}
 	room := maxLine - utf8.RuneCountInString(head) - utf8.RuneCountInString(tools)
-	return sanitize.Chars(head+flat(words, max(room, 0))+tools, maxLine)
+	return sanitize.First(head+flat(words, max(room, 0))+tools, maxLine)
 }
 
 // statusOnly reports whether a turn without a request only read the agent's own state.

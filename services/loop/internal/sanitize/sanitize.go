@@ -114,12 +114,23 @@ func Quote(origin, text string) string {
 	return "[" + strings.ReplaceAll(origin, "\n", " ") + "]\n> " + strings.ReplaceAll(text, "\n", "\n> ")
 }
 
+// First returns the first n characters of a text.
+func First(text string, n int) string {
+	for i := range text {
+		if n == 0 {
+			return text[:i]
+		}
+		n--
+	}
+	return text
+}
+
 // Cut returns the first n characters and a note with the number of missing ones; the note
 // is not included in n.
 func Cut(text string, n int) string {
-	count := utf8.RuneCountInString(text)
-	if count <= n {
+	first := First(text, n)
+	if len(first) == len(text) {
 		return text
 	}
-	return fmt.Sprintf("%s\n[%d more characters were cut]", Chars(text, n), count-n)
+	return fmt.Sprintf("%s\n[%d more characters were cut]", first, utf8.RuneCountInString(text[len(first):]))
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // File is the name of the soul's file in an agent's folder. Edited is the name under
@@ -116,7 +118,7 @@ func (k *Keeper) birth(ctx context.Context, a engine.Agent) (Soul, error) {
 		s, source, reason = Parse(file), "human", "found in the folder"
 	}
 	if len(s.Validate()) > 0 {
-		s = Soul{CorePurpose: cut(a.Genesis, MaxPurpose)}.normal()
+		s = Soul{CorePurpose: sanitize.First(a.Genesis, maxPurpose)}.normal()
 		source, reason = "genesis", "born"
 	}
 	if len(s.Validate()) > 0 { // a genesis prompt may have texts that a soul must not have
@@ -185,11 +187,8 @@ func (k *Keeper) mend(ctx context.Context, a engine.Agent, v Version) error {
 		if err != nil {
 			return err
 		}
-		known := false
-		for _, old := range all {
-			known = known || old.Hash == hash(file)
-		}
-		if !known {
+		now := hash(file)
+		if !slices.ContainsFunc(all, func(old Version) bool { return old.Hash == now }) {
 			if err := sandbox.WriteFile(a.Workspace, Edited, []byte(file)); err != nil {
 				return fmt.Errorf("soul of %s: %w", a.ID, err)
 			}
@@ -213,11 +212,3 @@ func hash(text string) string {
 }
 
 func stamp(at int64) string { return time.UnixMicro(at).UTC().Format(time.RFC3339) }
-
-// cut returns the first n characters of a text.
-func cut(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n])
-	}
-	return s
-}

@@ -14,6 +14,7 @@ package soul
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -23,21 +24,18 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // Format is the value of format in the frontmatter. A file with another value is a legacy
 // file.
 const Format = "soul/v1"
 
-// Limits in characters and items (docs/reference/memory.md, Soul limits).
+// Limits in characters (docs/reference/memory.md, Soul limits).
 const (
-	MaxPurpose     = 2000
-	MaxValues      = 20
-	MaxGuidelines  = 30
-	MaxPersonality = 1000
-	MaxBoundaries  = 20
-	MaxStrategy    = 3000 // a longer one is cut
-	maxItem        = 500
+	maxPurpose  = 2000
+	maxStrategy = 3000 // a longer one is cut
+	maxItem     = 500
 )
 
 // Soul is the content of a SOUL.md. A text may have several lines, an item of a list has
@@ -73,22 +71,33 @@ type Head struct {
 // part is a section of the file: a text or a list.
 type part struct {
 	title string
+	key   string // name in tools and faults; "": an agent cannot change the section
+	most  int    // limit in characters or items (docs/reference/memory.md, Soul limits); 0: none
 	text  *string
 	list  *[]string
 }
 
 func (s *Soul) parts() []part {
 	return []part{
-		{title: "Core Purpose", text: &s.CorePurpose},
-		{title: "Values", list: &s.Values},
-		{title: "Behavioral Guidelines", list: &s.Guidelines},
-		{title: "Personality", text: &s.Personality},
-		{title: "Boundaries", list: &s.Boundaries},
-		{title: "Strategy", text: &s.Strategy},
-		{title: "Capabilities", text: &s.Capabilities},
-		{title: "Relationships", text: &s.Relationships},
-		{title: "Financial Character", text: &s.Financial},
+		{"Core Purpose", "core_purpose", maxPurpose, &s.CorePurpose, nil},
+		{"Values", "values", 20, nil, &s.Values},
+		{"Behavioral Guidelines", "behavioral_guidelines", 30, nil, &s.Guidelines},
+		{"Personality", "personality", 1000, &s.Personality, nil},
+		{"Boundaries", "boundaries", 20, nil, &s.Boundaries},
+		{"Strategy", "strategy", maxStrategy, &s.Strategy, nil},
+		{"Capabilities", "capabilities", 0, &s.Capabilities, nil},
+		{"Relationships", "relationships", 0, &s.Relationships, nil},
+		{"Financial Character", "financial_character", 0, &s.Financial, nil},
 		{title: "Genesis Prompt", text: &s.Genesis},
+	}
+}
+
+// set replaces the content of the section by a text, of which a list has the lines.
+func (p part) set(content string) {
+	if p.text != nil {
+		*p.text = content
+	} else {
+		*p.list = strings.Split(content, "\n")
 	}
 }
 
@@ -116,7 +125,7 @@ func (s *Soul) parse(body string) {
 	parts := s.parts()
 	var at *part
 	lines := map[string][]string{}
-	preface := []string{}
+	var preface []string
 	for l := range strings.SplitSeq(body, "\n") {
 		if title, ok := strings.CutPrefix(l, "## "); ok {
 			at = &part{} // an unknown section is left out
@@ -137,14 +146,7 @@ func (s *Soul) parse(body string) {
 		lines[at.title] = append(lines[at.title], l)
 	}
 	for _, p := range parts {
-		all := lines[p.title]
-		if p.text != nil {
-			*p.text = strings.Join(all, "\n")
-			continue
-		}
-		for _, l := range all {
-			*p.list = append(*p.list, strings.TrimLeft(strings.TrimSpace(l), "-* "))
-		}
+		p.set(strings.Join(lines[p.title], "\n"))
 	}
 	if s.Format != Format && strings.TrimSpace(s.CorePurpose) == "" {
 		s.CorePurpose = strings.Join(preface, "\n")
@@ -171,9 +173,7 @@ func (s Soul) normal() Soul {
 		}
 		*p.list = kept
 	}
-	if r := []rune(s.Strategy); len(r) > MaxStrategy {
-		s.Strategy = strings.TrimSpace(string(r[:MaxStrategy]))
-	}
+	s.Strategy = strings.TrimSpace(sanitize.First(s.Strategy, maxStrategy))
 	for _, h := range []*string{&s.UpdatedAt, &s.Name, &s.Address, &s.Creator, &s.BornAt, &s.ConstitutionHash, &s.LastReflected} {
 		*h = strings.Join(strings.Fields(plain(*h)), " ")
 	}
@@ -218,10 +218,9 @@ func (s Soul) String() string {
 			}
 			continue
 		}
-		if *p.text == "" {
-			continue
+		if *p.text != "" {
+			b.WriteString(escaped(*p.text) + "\n")
 		}
-		b.WriteString(escaped(*p.text) + "\n")
 	}
 	return b.String()
 }
@@ -243,7 +242,7 @@ func (s Soul) Prompt() string {
 	var b strings.Builder
 	for _, p := range s.parts() {
 		switch {
-		case p.title == "Genesis Prompt":
+		case p.key == "":
 		case p.list != nil && len(*p.list) > 0:
 			b.WriteString("### " + p.title + "\n- " + strings.Join(*p.list, "\n- ") + "\n")
 		case p.text != nil && *p.text != "":
@@ -259,36 +258,32 @@ func (s Soul) Validate() []string {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	length := func(what, text string, most int) {
-		if n := utf8.RuneCountInString(text); n > most {
+		if n := utf8.RuneCountInString(text); most > 0 && n > most {
 			fault("%s has %d characters, at most %d are taken", what, n, most)
-		}
-	}
-	count := func(what string, list []string, most int) {
-		if len(list) > most {
-			fault("%s has %d items, at most %d are taken", what, len(list), most)
-		}
-		for _, v := range list {
-			length("an item of "+what, v, maxItem)
 		}
 	}
 	if strings.TrimSpace(s.CorePurpose) == "" {
 		fault("core_purpose is empty")
 	}
-	length("core_purpose", s.CorePurpose, MaxPurpose)
-	count("values", s.Values, MaxValues)
-	count("behavioral_guidelines", s.Guidelines, MaxGuidelines)
-	length("personality", s.Personality, MaxPersonality)
-	count("boundaries", s.Boundaries, MaxBoundaries)
-	for what, texts := range map[string][]string{
-		"core_purpose": {s.CorePurpose}, "personality": {s.Personality}, "strategy": {s.Strategy}, "capabilities": {s.Capabilities},
-		"relationships": {s.Relationships}, "financial_character": {s.Financial},
-		"values": s.Values, "behavioral_guidelines": s.Guidelines, "boundaries": s.Boundaries,
-	} {
-		for _, t := range texts {
-			if injected(t) {
-				fault("%s holds words that would be taken for orders of somebody else", what)
-				break
+	for _, p := range s.parts() {
+		var texts []string
+		switch {
+		case p.key == "":
+			continue
+		case p.text != nil:
+			texts = []string{*p.text}
+			length(p.key, *p.text, p.most)
+		default:
+			texts = *p.list
+			if len(texts) > p.most {
+				fault("%s has %d items, at most %d are taken", p.key, len(texts), p.most)
 			}
+			for _, v := range texts {
+				length("an item of "+p.key, v, maxItem)
+			}
+		}
+		if slices.ContainsFunc(texts, injected) {
+			fault("%s holds words that would be taken for orders of somebody else", p.key)
 		}
 	}
 	return faults

@@ -24,22 +24,12 @@ func Tools(k *Keeper) []engine.Tool {
 
 func updateSoul(k *Keeper) engine.Tool {
 	return engine.Builtin("update_soul", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
-		content := a.String("content")
 		v := Version{ID: c.Key, Source: "agent", Reason: a.String("reason"), At: c.At}
 		s, err := k.Change(ctx, c.Agent, v, func(s *Soul) {
-			switch a.String("section") {
-			case "core_purpose":
-				s.CorePurpose = content
-			case "values":
-				s.Values = strings.Split(content, "\n")
-			case "behavioral_guidelines":
-				s.Guidelines = strings.Split(content, "\n")
-			case "personality":
-				s.Personality = content
-			case "boundaries":
-				s.Boundaries = strings.Split(content, "\n")
-			case "strategy":
-				s.Strategy = content
+			for _, p := range s.parts() {
+				if p.key == a.String("section") {
+					p.set(a.String("content"))
+				}
 			}
 		})
 		if err != nil {
