@@ -7,6 +7,8 @@ import (
 	"github.com/robfig/cron/v3"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
 // parseCron validates an expression as [api.ParseCron] does, and refuses one that never
@@ -23,7 +25,7 @@ func parseCron(text string) (string, error) {
 	// The start date is arbitrary but fixed: Next searches five years ahead, and an
 	// expression that ever matches does so within this time.
 	if schedule.Next(time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return "", fmt.Errorf("%q never occurs; check day of month and month", clip(clean))
+		return "", fmt.Errorf("%q never occurs; check day of month and month", frontmatter.Clip(clean))
 	}
 	return clean, nil
 }

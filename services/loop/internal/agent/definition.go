@@ -4,13 +4,8 @@
 package agent
 
 import (
-	"cmp"
 	"encoding/json"
-	"fmt"
-	"slices"
 	"time"
-
-	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
 // Limits of a definition, which Parse checks.
@@ -31,27 +26,26 @@ const (
 	// MinWindow is the smallest context window that a definition may set, in tokens.
 	MinWindow = 1_000
 
-	maxName   = 64
-	maxLine   = 200 // length of model, version and reason, in characters
-	maxFaults = 100 // limits the size of a message that contains the faults
+	maxName = 64
+	maxLine = 200 // length of model, version and reason, in characters
 )
 
 // Definition is a valid AGENT.md, with defaults for all settings that the file does not
 // contain.
 type Definition struct {
-	Name        string     `json:"name"`        // 1 to 64 characters of A-Z, a-z, 0-9 and -
-	Description string     `json:"description"` // at most MaxDescription characters; may be empty
-	Version     string     `json:"version"`     // chosen by the creator; may be empty
-	Model       string     `json:"model"`       // empty means that the router chooses
-	Creator     string     `json:"creator"`     // 0x and 40 hex digits as written, or empty
-	Message     string     `json:"message"`     // first message of the creator; at most MaxMessage characters, may be empty
-	Autonomy    bool       `json:"autonomy"`    // the agent wakes some time after it had nothing to do; otherwise only on an event
-	Tools       []string   `json:"tools"`       // names of built-in tools; mcp_… for tools of MCP servers, mcp_* for all of them
-	Schedule    []Schedule `json:"schedule"`
-	Limits      Limits     `json:"limits"`
-	Context     Context    `json:"context"`
-	Sandbox     Sandbox    `json:"sandbox"`
-	Body        string     `json:"body"` // genesis prompt; at most MaxBody characters
+	Name        string     `json:"name" yaml:"name"`                         // 1 to 64 characters of A-Z, a-z, 0-9 and -
+	Description string     `json:"description" yaml:"description,omitempty"` // at most MaxDescription characters; may be empty
+	Version     string     `json:"version" yaml:"version,omitempty"`         // chosen by the creator; may be empty
+	Model       string     `json:"model" yaml:"model,omitempty"`             // empty means that the router chooses
+	Creator     string     `json:"creator" yaml:"creator,omitempty"`         // 0x and 40 hex digits as written, or empty
+	Message     string     `json:"message" yaml:"message,omitempty"`         // first message of the creator; at most MaxMessage characters, may be empty
+	Autonomy    bool       `json:"autonomy" yaml:"autonomy"`                 // the agent wakes some time after it had nothing to do; otherwise only on an event
+	Tools       []string   `json:"tools" yaml:"tools"`                       // names of built-in tools; mcp_… for tools of MCP servers, mcp_* for all of them
+	Schedule    []Schedule `json:"schedule" yaml:"schedule,omitempty"`
+	Limits      Limits     `json:"limits" yaml:"limits"`
+	Context     Context    `json:"context" yaml:"context"`
+	Sandbox     Sandbox    `json:"sandbox" yaml:"sandbox"`
+	Body        string     `json:"body" yaml:"-"` // genesis prompt; at most MaxBody characters
 }
 
 // UnmarshalJSON decodes a stored definition. Limits, Context and Sandbox have their
@@ -69,9 +63,9 @@ func (d *Definition) UnmarshalJSON(data []byte) error {
 
 // Schedule is a recurring wake of the agent.
 type Schedule struct {
-	Name   string `json:"name"`   // unique in the definition; same characters as an agent's name
-	Cron   string `json:"cron"`   // five fields in UTC, separated by single spaces
-	Reason string `json:"reason"` // shown to the agent when it wakes; may be empty
+	Name   string `json:"name" yaml:"name"`               // unique in the definition; same characters as an agent's name
+	Cron   string `json:"cron" yaml:"cron"`               // five fields in UTC, separated by single spaces
+	Reason string `json:"reason" yaml:"reason,omitempty"` // shown to the agent when it wakes; may be empty
 }
 
 // Limits are the limits of one run of the agent.
@@ -85,9 +79,9 @@ type Limits struct {
 // Context is the use of the model's context window, in tokens
 // (docs/reference/context.md, Window).
 type Context struct {
-	Window  int `json:"window"`  // 0 means the model's own; otherwise MinWindow to MaxTokens, and more than Flush
-	Reserve int `json:"reserve"` // tokens left free for the answer: the context is compacted before it uses them; 1 to MaxTokens
-	Flush   int `json:"flush"`   // tokens left free for a memory flush: the agent writes its notes before the context uses them; Reserve to MaxTokens
+	Window  int `json:"window" yaml:"window"`   // 0 means the model's own; otherwise MinWindow to MaxTokens, and more than Flush
+	Reserve int `json:"reserve" yaml:"reserve"` // tokens left free for the answer: the context is compacted before it uses them; 1 to MaxTokens
+	Flush   int `json:"flush" yaml:"flush"`     // tokens left free for a memory flush: the agent writes its notes before the context uses them; Reserve to MaxTokens
 }
 
 // Sandbox holds the settings of the agent's sandbox.
@@ -114,16 +108,4 @@ func DefaultSandbox() Sandbox {
 type Known struct {
 	Tools []string // all tools that an agent may name
 	Basic []string // tools of a file that names none
-}
-
-// sorted sorts faults by line and cuts the list after maxFaults, with a note of how many
-// are omitted.
-func sorted(faults []frontmatter.Fault) []frontmatter.Fault {
-	slices.SortStableFunc(faults, func(a, b frontmatter.Fault) int { return cmp.Compare(a.Line, b.Line) })
-	if more := len(faults) - maxFaults; more > 0 {
-		last := faults[maxFaults-1].Line
-		faults = append(faults[:maxFaults:maxFaults],
-			frontmatter.Fault{Line: last, Message: fmt.Sprintf("%d more faults follow; fix these first", more)})
-	}
-	return faults
 }

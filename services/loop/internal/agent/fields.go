@@ -4,119 +4,65 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/anima-run/anima/services/loop/internal/frontmatter"
 )
 
-// field is a key of a mapping, with the function that reads its value.
-type field struct {
-	key      string
-	required bool
-	read     func(path string, n *yaml.Node)
-}
+// reader reads the value of a key, whose path is its name in faults.
+type reader = func(path string, n *yaml.Node)
 
-func (p *parser) definition(n *yaml.Node) {
-	tools := false
-	p.mapping("", n, []field{
-		{"name", true, func(path string, n *yaml.Node) { p.name(path, n, &p.def.Name) }},
-		{"description", false, func(path string, n *yaml.Node) { p.text(path, n, MaxDescription, true, &p.def.Description) }},
-		{"version", false, func(path string, n *yaml.Node) { p.text(path, spelled(n), maxLine, false, &p.def.Version) }},
-		{"model", false, func(path string, n *yaml.Node) { p.text(path, n, maxLine, false, &p.def.Model) }},
-		{"creator", false, p.creator},
-		{"message", false, func(path string, n *yaml.Node) { p.text(path, n, MaxMessage, true, &p.def.Message) }},
-		{"autonomy", false, p.truth(func(v bool) { p.def.Autonomy = v })},
-		{"tools", false, func(path string, n *yaml.Node) { tools = true; p.tools(path, n) }},
-		{"schedule", false, p.schedule},
-		{"limits", false, p.limits},
-		{"context", false, p.context},
-		{"sandbox", false, p.sandbox},
-	})
-	if !tools {
-		p.def.Tools = slices.Clone(p.known.Basic)
-	}
-}
-
-// mapping reads the fields of n. Faults name the keys with path as a prefix.
-func (p *parser) mapping(path string, n *yaml.Node, fields []field) {
-	prefix := ""
-	if path != "" {
-		prefix = path + "."
-	}
-	if n.Kind != yaml.MappingNode {
-		if path == "" {
-			path = "the frontmatter"
-		}
-		p.fault(n.Line, "%s must be keys and values, got %s", path, describe(n))
-		return
-	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode {
-			p.fault(key.Line, "a key must be text, got %s", describe(key))
-			continue
-		}
-		if first, ok := seen[key.Value]; ok {
-			p.fault(key.Line, "%s is given twice; it is already on line %d", clip(prefix+key.Value), first)
-			continue
-		}
-		seen[key.Value] = key.Line
-		at := slices.IndexFunc(fields, func(f field) bool { return f.key == key.Value })
-		if at < 0 {
-			keys := make([]string, len(fields))
-			for i, f := range fields {
-				keys[i] = f.key
-			}
-			p.fault(key.Line, "unknown key %s%s", strconv.Quote(clip(key.Value)), suggest(key.Value, keys))
-			continue
-		}
-		if f := fields[at]; value.ShortTag() == "!!null" && value.Kind == yaml.ScalarNode {
-			if f.required {
-				p.fault(key.Line, "%s is empty", prefix+f.key)
-			}
-		} else {
-			f.read(prefix+f.key, value)
-		}
-	}
-	for _, f := range fields {
-		if _, ok := seen[f.key]; f.required && !ok {
-			p.fault(max(n.Line, 1), "%s is missing", prefix+f.key)
-		}
+func (p *parser) fields() []frontmatter.Field {
+	return []frontmatter.Field{
+		{Key: "name", Required: true, Read: p.name(&p.def.Name)},
+		{Key: "description", Read: p.lines(MaxDescription, &p.def.Description)},
+		{Key: "version", Read: func(path string, n *yaml.Node) { p.line(&p.def.Version)(path, spelled(n)) }},
+		{Key: "model", Read: p.line(&p.def.Model)},
+		{Key: "creator", Read: p.creator},
+		{Key: "message", Read: p.lines(MaxMessage, &p.def.Message)},
+		{Key: "autonomy", Read: p.Bool(&p.def.Autonomy)},
+		{Key: "tools", Read: p.tools},
+		{Key: "schedule", Read: p.schedule},
+		{Key: "limits", Read: p.limits},
+		{Key: "context", Read: p.context},
+		{Key: "sandbox", Read: p.sandbox},
 	}
 }
 
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
 
-func (p *parser) name(path string, n *yaml.Node, to *string) {
-	if !p.text(path, n, maxName, false, to) {
-		return
-	}
-	switch {
-	case *to == "":
-		p.fault(n.Line, "%s is empty", path)
-	case !namePattern.MatchString(*to):
-		p.fault(n.Line, "%s may have only letters, digits and -, got %s", path, strconv.Quote(clip(*to)))
+func (p *parser) name(to *string) reader {
+	return func(path string, n *yaml.Node) {
+		switch ok := p.text(path, n, maxName, false, to); {
+		case !ok:
+		case *to == "":
+			p.Fault(n.Line, "%s is empty", path)
+		case !namePattern.MatchString(*to):
+			p.Fault(n.Line, "%s may have only letters, digits and -, got %s", path, frontmatter.Quoted(*to))
+		}
 	}
 }
 
-// text reads a string of at most limit characters, without leading and trailing white
-// space.
+func (p *parser) line(to *string) reader {
+	return func(path string, n *yaml.Node) { p.text(path, n, maxLine, false, to) }
+}
+
+func (p *parser) lines(limit int, to *string) reader {
+	return func(path string, n *yaml.Node) { p.text(path, n, limit, true, to) }
+}
+
+// text reads a string of at most limit characters, with several lines only if lines.
 func (p *parser) text(path string, n *yaml.Node, limit int, lines bool, to *string) bool {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		hint := ""
-		if n.Kind == yaml.ScalarNode {
-			hint = "; put it in quotes"
-		}
-		p.fault(n.Line, "%s must be text, got %s%s", path, describe(n), hint)
+	var s string
+	if !p.Text(path, n, &s) {
 		return false
 	}
-	s := strings.TrimSpace(n.Value)
 	if got := utf8.RuneCountInString(s); got > limit {
-		p.fault(n.Line, "%s has %d characters; at most %d are allowed", path, got, limit)
+		p.Fault(n.Line, "%s has %d characters; at most %d are allowed", path, got, limit)
 		return false
 	}
 	for _, r := range s {
@@ -124,7 +70,7 @@ func (p *parser) text(path string, n *yaml.Node, limit int, lines bool, to *stri
 			continue
 		}
 		if unicode.IsControl(r) || unicode.In(r, unicode.Zl, unicode.Zp) {
-			p.fault(n.Line, "%s has a line break or control character (%U); remove it", path, r)
+			p.Fault(n.Line, "%s has a line break or control character (%U); remove it", path, r)
 			return false
 		}
 	}
@@ -145,18 +91,7 @@ var addressPattern = regexp.MustCompile(`^0x[0-9A-Fa-f]{40}$`)
 
 func (p *parser) creator(path string, n *yaml.Node) {
 	if p.text(path, spelled(n), maxLine, false, &p.def.Creator) && !addressPattern.MatchString(p.def.Creator) {
-		p.fault(n.Line, "%s must be an address of 0x and 40 hexadecimal digits, got %s", path, strconv.Quote(clip(p.def.Creator)))
-	}
-}
-
-// list calls each with every item of n.
-func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Node)) {
-	if n.Kind != yaml.SequenceNode {
-		p.fault(n.Line, "%s must be a list, got %s", path, describe(n))
-		return
-	}
-	for i, item := range n.Content {
-		each(i, item)
+		p.Fault(n.Line, "%s must be an address of 0x and 40 hexadecimal digits, got %s", path, frontmatter.Quoted(p.def.Creator))
 	}
 }
 
@@ -165,8 +100,9 @@ func (p *parser) list(path string, n *yaml.Node, each func(i int, item *yaml.Nod
 var mcpPattern = regexp.MustCompile(`^mcp_([A-Za-z0-9_]+\*?|\*)$`)
 
 func (p *parser) tools(path string, n *yaml.Node) {
+	p.def.Tools = nil
 	seen := map[string]int{}
-	p.list(path, n, func(i int, item *yaml.Node) {
+	p.List(path, n, func(i int, item *yaml.Node) {
 		var tool string
 		if !p.text(path+"["+strconv.Itoa(i)+"]", item, maxLine, false, &tool) {
 			return
@@ -174,9 +110,9 @@ func (p *parser) tools(path string, n *yaml.Node) {
 		first, twice := seen[tool]
 		switch {
 		case twice:
-			p.fault(item.Line, "tool %s is listed twice; it is already on line %d", strconv.Quote(clip(tool)), first)
+			p.Fault(item.Line, "tool %s is listed twice; it is already on line %d", frontmatter.Quoted(tool), first)
 		case !slices.Contains(p.known.Tools, tool) && !mcpPattern.MatchString(tool):
-			p.fault(item.Line, "unknown tool %s%s", strconv.Quote(clip(tool)), suggest(tool, p.known.Tools))
+			p.Fault(item.Line, "unknown tool %s%s", frontmatter.Quoted(tool), frontmatter.Suggest(tool, p.known.Tools))
 		default:
 			p.def.Tools = append(p.def.Tools, tool)
 		}
@@ -188,32 +124,32 @@ func (p *parser) tools(path string, n *yaml.Node) {
 
 func (p *parser) schedule(path string, n *yaml.Node) {
 	if n.Kind == yaml.SequenceNode && len(n.Content) > MaxSchedules {
-		p.fault(n.Line, "%s has %d entries; at most %d are allowed", path, len(n.Content), MaxSchedules)
+		p.Fault(n.Line, "%s has %d entries; at most %d are allowed", path, len(n.Content), MaxSchedules)
 		return
 	}
 	seen := map[string]int{}
-	p.list(path, n, func(i int, item *yaml.Node) {
+	p.List(path, n, func(i int, item *yaml.Node) {
 		var s Schedule
-		p.mapping(path+"["+strconv.Itoa(i)+"]", item, []field{
-			{"name", true, func(path string, n *yaml.Node) {
-				p.name(path, n, &s.Name)
+		p.Mapping(path+"["+strconv.Itoa(i)+"]", item, []frontmatter.Field{
+			{Key: "name", Required: true, Read: func(path string, n *yaml.Node) {
+				p.name(&s.Name)(path, n)
 				if first, ok := seen[s.Name]; ok && s.Name != "" {
-					p.fault(n.Line, "%s %s is used twice; it is already on line %d", path, strconv.Quote(clip(s.Name)), first)
+					p.Fault(n.Line, "%s %s is used twice; it is already on line %d", path, frontmatter.Quoted(s.Name), first)
 					return
 				}
 				seen[s.Name] = n.Line
 			}},
-			{"cron", true, func(path string, n *yaml.Node) {
+			{Key: "cron", Required: true, Read: func(path string, n *yaml.Node) {
 				var text string
 				if !p.text(path, n, maxLine, false, &text) {
 					return
 				}
 				var err error
 				if s.Cron, err = parseCron(text); err != nil {
-					p.fault(n.Line, "%s: %v", path, err)
+					p.Fault(n.Line, "%s: %v", path, err)
 				}
 			}},
-			{"reason", false, func(path string, n *yaml.Node) { p.text(path, n, maxLine, false, &s.Reason) }},
+			{Key: "reason", Read: p.line(&s.Reason)},
 		})
 		p.def.Schedule = append(p.def.Schedule, s)
 	})
@@ -221,117 +157,49 @@ func (p *parser) schedule(path string, n *yaml.Node) {
 
 func (p *parser) limits(path string, n *yaml.Node) {
 	to := &p.def.Limits
-	p.mapping(path, n, []field{
-		{"max_turns", false, p.number(100, func(v int) { to.MaxTurns = v })},
-		{"max_tool_calls", false, p.number(10, func(v int) { to.MaxToolCalls = v })},
-		{"timeout_seconds", false, p.number(3600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
-		{"queue_timeout_seconds", false, p.number(3600, func(v int) { to.QueueTimeout = time.Duration(v) * time.Second })},
+	p.Mapping(path, n, []frontmatter.Field{
+		{Key: "max_turns", Read: p.Int(1, 100, &to.MaxTurns)},
+		{Key: "max_tool_calls", Read: p.Int(1, 10, &to.MaxToolCalls)},
+		{Key: "timeout_seconds", Read: p.seconds(3600, &to.Timeout)},
+		{Key: "queue_timeout_seconds", Read: p.seconds(3600, &to.QueueTimeout)},
 	})
 }
 
 func (p *parser) context(path string, n *yaml.Node) {
 	to := &p.def.Context
 	line := map[string]int{}
-	tokens := func(key string, low int, set *int) field {
-		return field{key, false, func(path string, n *yaml.Node) {
+	tokens := func(key string, low int, to *int) frontmatter.Field {
+		return frontmatter.Field{Key: key, Read: func(path string, n *yaml.Node) {
 			line[key] = n.Line
-			p.number(MaxTokens, func(v int) {
-				if v < low {
-					p.fault(n.Line, "%s must be from %d to %d, got %d", path, low, MaxTokens, v)
-					return
-				}
-				*set = v
-			})(path, n)
+			if low == MinWindow && n.ShortTag() == "!!int" && n.Value == "0" {
+				return // means the model's own window
+			}
+			p.Int(low, MaxTokens, to)(path, n)
 		}}
 	}
-	window := tokens("window", MinWindow, &to.Window)
-	number := window.read
-	window.read = func(path string, n *yaml.Node) {
-		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!int" && n.Value == "0" {
-			return // means the model's own window
-		}
-		number(path, n)
-	}
-	faults := len(p.faults)
-	p.mapping(path, n, []field{window, tokens("reserve", 1, &to.Reserve), tokens("flush", 1, &to.Flush)})
-	if len(p.faults) > faults {
+	if !p.Mapping(path, n, []frontmatter.Field{tokens("window", MinWindow, &to.Window), tokens("reserve", 1, &to.Reserve), tokens("flush", 1, &to.Flush)}) {
 		return // the following checks would use default values
 	}
 	if to.Flush < to.Reserve {
-		p.fault(max(line["flush"], line["reserve"]), "%s.flush is %d and %s.reserve %d: memories are written before the context is compacted, so flush must not be less", path, to.Flush, path, to.Reserve)
+		p.Fault(max(line["flush"], line["reserve"]), "%s.flush is %d and %s.reserve %d: memories are written before the context is compacted, so flush must not be less", path, to.Flush, path, to.Reserve)
 	}
 	if to.Window != 0 && to.Window <= to.Flush {
-		p.fault(max(line["window"], line["flush"]), "%s.window is %d and %s.flush %d: nothing is left for the conversation; window must be more", path, to.Window, path, to.Flush)
+		p.Fault(max(line["window"], line["flush"]), "%s.window is %d and %s.flush %d: nothing is left for the conversation; window must be more", path, to.Window, path, to.Flush)
 	}
 }
 
 func (p *parser) sandbox(path string, n *yaml.Node) {
 	to := &p.def.Sandbox
-	p.mapping(path, n, []field{
-		{"network", false, p.truth(func(v bool) { to.Network = v })},
-		{"timeout_seconds", false, p.number(600, func(v int) { to.Timeout = time.Duration(v) * time.Second })},
+	p.Mapping(path, n, []frontmatter.Field{
+		{Key: "network", Read: p.Bool(&to.Network)},
+		{Key: "timeout_seconds", Read: p.seconds(600, &to.Timeout)},
 	})
 }
 
-// truth reads a boolean.
-func (p *parser) truth(set func(bool)) func(string, *yaml.Node) {
+func (p *parser) seconds(high int, to *time.Duration) reader {
 	return func(path string, n *yaml.Node) {
-		v, err := strconv.ParseBool(strings.ToLower(n.Value))
-		if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
-			p.fault(n.Line, "%s must be true or false, got %s", path, describe(n))
-			return
-		}
-		set(v)
+		seconds := int(*to / time.Second) // kept if the value has a fault
+		p.Int(1, high, &seconds)(path, n)
+		*to = time.Duration(seconds) * time.Second
 	}
-}
-
-// number reads an integer from 1 to high.
-func (p *parser) number(high int, set func(int)) func(string, *yaml.Node) {
-	return func(path string, n *yaml.Node) {
-		v, err := strconv.Atoi(n.Value)
-		switch {
-		case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" || err != nil:
-			p.fault(n.Line, "%s must be a whole number from 1 to %d, got %s", path, high, describe(n))
-		case v < 1 || v > high:
-			p.fault(n.Line, "%s must be from 1 to %d, got %d", path, high, v)
-		default:
-			set(v)
-		}
-	}
-}
-
-// describe returns a description of a value for a fault about its type.
-func describe(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
-		return "keys and values"
-	case yaml.SequenceNode:
-		return "a list"
-	case yaml.AliasNode:
-		return "an alias (*" + clip(n.Value) + "); write the value out"
-	default:
-	}
-	value := " " + clip(n.Value)
-	switch n.ShortTag() {
-	case "!!null":
-		return "nothing"
-	case "!!int", "!!float":
-		return "the number" + value
-	case "!!bool":
-		return "the truth value" + value
-	case "!!timestamp":
-		return "the date" + value
-	case "!!str":
-		return "the text " + strconv.Quote(clip(n.Value))
-	}
-	return "a value tagged " + clip(n.Tag)
-}
-
-// clip limits the length of a text that a message quotes.
-func clip(s string) string {
-	const most = 40
-	if utf8.RuneCountInString(s) <= most {
-		return s
-	}
-	return string([]rune(s)[:most]) + "…"
 }

@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -12,42 +12,25 @@ import (
 // definition and all faults, sorted by line. Invalid YAML yields one fault, because the
 // values cannot be checked then. Parse is safe for concurrent use.
 func Parse(src []byte, known Known) (Definition, []frontmatter.Fault) {
-	if len(src) > MaxFile {
-		return Definition{}, []frontmatter.Fault{{Line: 1, Message: fmt.Sprintf("the file has %d bytes; at most %d are allowed", len(src), MaxFile)}}
+	p := parser{known: known, def: Definition{
+		Tools: slices.Clone(known.Basic), Limits: DefaultLimits(), Context: DefaultContext(), Sandbox: DefaultSandbox(),
+	}}
+	if file, ok := p.Open(src, MaxFile); ok && file.Present {
+		p.Root(file, p.fields())
+		p.body(file.Body, file.Closing)
+	} else if ok {
+		p.Fault(1, "missing frontmatter: the first line must be ---")
 	}
-	if faults := frontmatter.CheckText(src); len(faults) > 0 {
-		return Definition{}, sorted(faults)
-	}
-	file, fault := frontmatter.Split(string(src))
-	switch {
-	case fault != nil:
-		return Definition{}, []frontmatter.Fault{*fault}
-	case !file.Present:
-		return Definition{}, []frontmatter.Fault{{Line: 1, Message: "missing frontmatter: the first line must be ---"}}
-	}
-	p := parser{known: known}
-	p.def.Limits = DefaultLimits()
-	p.def.Context = DefaultContext()
-	p.def.Sandbox = DefaultSandbox()
-	root, faults := frontmatter.Load(file.Lines)
-	if p.faults = faults; root != nil {
-		p.definition(root)
-	}
-	p.body(file.Body, file.Closing)
-	if len(p.faults) > 0 {
-		return Definition{}, sorted(p.faults)
+	if faults := p.Faults(); len(faults) > 0 {
+		return Definition{}, faults
 	}
 	return p.def, nil
 }
 
 type parser struct {
-	known  Known
-	def    Definition
-	faults []frontmatter.Fault
-}
-
-func (p *parser) fault(line int, format string, args ...any) {
-	p.faults = append(p.faults, frontmatter.Fault{Line: line, Message: fmt.Sprintf(format, args...)})
+	frontmatter.Reader
+	known Known
+	def   Definition
 }
 
 // body reads the Markdown. after is the line of the closing fence.
@@ -55,9 +38,9 @@ func (p *parser) body(text string, after int) {
 	text = strings.TrimSpace(text)
 	switch n := utf8.RuneCountInString(text); {
 	case n == 0:
-		p.fault(after, "the Markdown after the frontmatter is empty; write the genesis prompt there")
+		p.Fault(after, "the Markdown after the frontmatter is empty; write the genesis prompt there")
 	case n > MaxBody:
-		p.fault(after+1, "the genesis prompt has %d characters; at most %d are allowed", n, MaxBody)
+		p.Fault(after+1, "the genesis prompt has %d characters; at most %d are allowed", n, MaxBody)
 	}
 	p.def.Body = text
 }

@@ -51,8 +51,8 @@ func Split(text string) (File, *Fault) {
 	return File{}, &Fault{1, "the frontmatter opened here is not closed; add a line --- before the Markdown"}
 }
 
-// CheckText returns the faults of a file that is not text.
-func CheckText(src []byte) []Fault {
+// checkText returns the faults of a file that is not text.
+func checkText(src []byte) []Fault {
 	var faults []Fault
 	for i, line := range bytes.Split(src, []byte("\n")) {
 		if !utf8.Valid(line) {

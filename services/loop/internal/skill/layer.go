@@ -108,7 +108,7 @@ func block(all []shown, show func(Found) bool) string {
 			left++
 			continue
 		case n > room:
-			text, n = cut(text, room), room
+			text, n = sanitize.First(text, room), room
 			left++
 		}
 		b.WriteString(text)

@@ -2,11 +2,8 @@ package skill
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"regexp"
-	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,12 +11,12 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 const (
-	maxItems  = 32  // of a list
-	maxItem   = 100 // characters of an item
-	maxFaults = 100
+	maxItems = 32  // of a list
+	maxItem  = 100 // characters of an item
 )
 
 var (
@@ -33,153 +30,74 @@ var (
 // AutoActivate is true. Unknown keys are ignored, except a misspelt known key, which is a
 // fault.
 func Parse(src []byte, folder string) (Skill, []frontmatter.Fault) {
-	p := parser{skill: Skill{Name: folder, AutoActivate: true}}
-	switch {
-	case len(src) > MaxFile:
-		p.fault(1, "the file has %d bytes; at most %d are allowed", len(src), MaxFile)
-	case !utf8.Valid(src) || bytes.IndexByte(src, 0) >= 0:
-		p.faults = frontmatter.CheckText(src)
-	default:
-		p.file(string(src), folder)
+	p := parser{frontmatter.Reader{Lenient: true}, Skill{Name: folder, AutoActivate: true}}
+	if f, ok := p.Open(src, MaxFile); ok {
+		if f.Present {
+			p.Root(f, p.fields(folder))
+		}
+		p.skill.Instructions = sanitize.First(strings.TrimSpace(f.Body), MaxInstructions)
+		if p.skill.Instructions == "" && p.skill.Description == "" {
+			p.Fault(1+bytes.Count(src, []byte("\n")), "the skill says nothing; write instructions in Markdown")
+		}
 	}
-	if len(p.faults) > 0 {
-		slices.SortStableFunc(p.faults, func(a, b frontmatter.Fault) int { return cmp.Compare(a.Line, b.Line) })
-		return Skill{}, p.faults[:min(len(p.faults), maxFaults)]
+	if faults := p.Faults(); len(faults) > 0 {
+		return Skill{}, faults
 	}
 	return p.skill, nil
 }
 
 type parser struct {
-	skill  Skill
-	faults []frontmatter.Fault
+	frontmatter.Reader
+	skill Skill
 }
 
-func (p *parser) fault(line int, format string, args ...any) {
-	p.faults = append(p.faults, frontmatter.Fault{Line: max(line, 1), Message: fmt.Sprintf(format, args...)})
-}
-
-func (p *parser) file(text, folder string) {
-	f, fault := frontmatter.Split(text)
-	if fault != nil {
-		p.faults = append(p.faults, *fault)
-		return
-	}
-	if f.Present {
-		p.frontmatter(f.Lines, folder)
-	}
-	p.skill.Instructions = cut(strings.TrimSpace(f.Body), MaxInstructions)
-	if p.skill.Instructions == "" && p.skill.Description == "" {
-		p.fault(1+strings.Count(text, "\n"), "the skill says nothing; write instructions in Markdown")
-	}
-}
-
-func (p *parser) frontmatter(lines []string, folder string) {
-	root, faults := frontmatter.Load(lines)
-	if p.faults = append(p.faults, faults...); root == nil {
-		return
-	}
+func (p *parser) fields(folder string) []frontmatter.Field {
 	s := &p.skill
-	p.mapping("the frontmatter", root, map[string]func(string, *yaml.Node){
-		"name": func(key string, n *yaml.Node) {
-			switch ok := p.text(key, n, &s.Name); {
+	return []frontmatter.Field{
+		{Key: "name", Read: func(path string, n *yaml.Node) {
+			switch ok := p.Text(path, n, &s.Name); {
 			case !ok:
 			case checkName(s.Name) != nil:
-				p.fault(n.Line, "name may have 1 to 64 letters, digits and -, got %s", clip(s.Name))
+				p.Fault(n.Line, "name may have 1 to 64 letters, digits and -, got %s", frontmatter.Quoted(s.Name))
 			case s.Name != folder:
-				p.fault(n.Line, "name is %s and the folder is %s; they must be the same", s.Name, folder)
+				p.Fault(n.Line, "name is %s and the folder is %s; they must be the same", s.Name, folder)
 			}
-		},
-		"description": func(key string, n *yaml.Node) {
-			p.text(key, n, &s.Description) // an error is a fault already
-			s.Description = cut(s.Description, MaxDescription)
-		},
-		"auto-activate": func(key string, n *yaml.Node) {
-			v, err := strconv.ParseBool(strings.ToLower(n.Value))
-			if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!bool" || err != nil {
-				p.fault(n.Line, "%s must be true or false", key)
-			}
-			s.AutoActivate = v
-		},
-		"requires": func(key string, n *yaml.Node) {
-			p.mapping(key, n, map[string]func(string, *yaml.Node){
-				"bins": func(key string, n *yaml.Node) { s.Bins = p.list(key, n, binPattern, "letters, digits, ., _ and -") },
-				"env":  func(key string, n *yaml.Node) { s.Env = p.list(key, n, envPattern, "letters, digits and _") },
+		}},
+		{Key: "description", Read: func(path string, n *yaml.Node) {
+			p.Text(path, n, &s.Description) // an error is a fault already
+			s.Description = sanitize.First(s.Description, MaxDescription)
+		}},
+		{Key: "auto-activate", Read: p.Bool(&s.AutoActivate)},
+		{Key: "requires", Read: func(path string, n *yaml.Node) {
+			p.Mapping(path, n, []frontmatter.Field{
+				{Key: "bins", Read: func(_ string, n *yaml.Node) { s.Bins = p.list("bins", n, binPattern, "letters, digits, ., _ and -") }},
+				{Key: "env", Read: func(_ string, n *yaml.Node) { s.Env = p.list("env", n, envPattern, "letters, digits and _") }},
 			})
-		},
-		"triggers": func(key string, n *yaml.Node) { s.Triggers = p.list(key, n, nil, "") },
-	})
-}
-
-// mapping reads the known keys of n.
-func (p *parser) mapping(what string, n *yaml.Node, known map[string]func(string, *yaml.Node)) {
-	if n.Kind != yaml.MappingNode {
-		p.fault(n.Line, "%s must be keys and values", what)
-		return
+		}},
+		{Key: "triggers", Read: func(path string, n *yaml.Node) { s.Triggers = p.list(path, n, nil, "") }},
 	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		if key.Kind != yaml.ScalarNode {
-			p.fault(key.Line, "a key must be text")
-			continue
-		}
-		if first, twice := seen[key.Value]; twice {
-			p.fault(key.Line, "%s is given twice; it is already on line %d", clip(key.Value), first)
-			continue
-		}
-		seen[key.Value] = key.Line
-		plain := strings.ToLower(strings.ReplaceAll(key.Value, "_", "-"))
-		switch read, ok := known[key.Value]; {
-		case ok && value.Kind == yaml.ScalarNode && value.ShortTag() == "!!null": // as if the key were missing
-		case ok:
-			read(key.Value, value)
-		case known[plain] != nil:
-			p.fault(key.Line, "unknown key %s; did you mean %q?", clip(key.Value), plain)
-		}
-	}
-}
-
-// text reads a string and trims it.
-func (p *parser) text(key string, n *yaml.Node, to *string) bool {
-	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!str" {
-		p.fault(n.Line, "%s must be text; put it in quotes", key)
-		return false
-	}
-	*to = strings.TrimSpace(n.Value)
-	return true
 }
 
 // list reads a list of strings that match a pattern.
 func (p *parser) list(key string, n *yaml.Node, pattern *regexp.Regexp, of string) []string {
 	if n.Kind != yaml.SequenceNode || len(n.Content) > maxItems {
-		p.fault(n.Line, "%s must be a list of at most %d texts", key, maxItems)
+		p.Fault(n.Line, "%s must be a list of at most %d texts", key, maxItems)
 		return nil
 	}
 	var all []string
 	for _, item := range n.Content {
 		var s string
 		switch {
-		case !p.text(key, item, &s):
+		case !p.Text(key, item, &s):
 		case s == "" || utf8.RuneCountInString(s) > maxItem || strings.ContainsFunc(s, unicode.IsControl):
-			p.fault(item.Line, "an item of %s is 1 to %d characters on one line", key, maxItem)
+			p.Fault(item.Line, "an item of %s is 1 to %d characters on one line", key, maxItem)
 		case pattern != nil && !pattern.MatchString(s):
-			p.fault(item.Line, "an item of %s may have %s, got %s", key, of, clip(s))
+			p.Fault(item.Line, "an item of %s may have %s, got %s", key, of, frontmatter.Quoted(s))
 		default:
 			all = append(all, s)
 		}
 	}
 	return all
-}
-
-// clip quotes and shortens a value of the file for a message.
-func clip(s string) string { return strconv.Quote(cut(s, 40)) }
-
-// cut returns the first n characters of a text.
-func cut(s string, n int) string {
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n])
 }
 
 // render writes a skill of the agent as a SKILL.md that Parse can read.

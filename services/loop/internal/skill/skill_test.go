@@ -85,7 +85,7 @@ func TestParseFaults(t *testing.T) {
 		"---\n- x\n---\na":                           "line 2: the frontmatter must be keys and values",
 		"---\nauto_activate: true\n---\na":           `line 2: unknown key "auto_activate"; did you mean "auto-activate"?`,
 		"---\nauto-activate: yes!\n---\na":           "line 2: auto-activate must be true or false",
-		"---\nname: x\nname: x\n---\na":              `line 3: "name" is given twice; it is already on line 2`,
+		"---\nname: x\nname: x\n---\na":              `line 3: name is given twice; it is already on line 2`,
 		"---\nrequires: [a]\n---\na":                 "line 2: requires must be keys and values",
 		"---\nrequires:\n  bins: [a/b]\n---\na":      `line 3: an item of bins may have letters`,
 		"---\nrequires:\n  bins: \"rm -rf\"\n---\na": "line 3: bins must be a list",
@@ -450,8 +450,8 @@ func TestFaultsAreListed(t *testing.T) {
 		t.Fatalf("%v, %v", all, err)
 	}
 	want := []frontmatter.Fault{
-		{Line: 2, Message: "name must be text; put it in quotes"},
-		{Line: 3, Message: "auto-activate must be true or false"},
+		{Line: 2, Message: "name must be text, got the number 5; put it in quotes"},
+		{Line: 3, Message: "auto-activate must be true or false, got the number 7"},
 		{Line: 5, Message: "the skill says nothing; write instructions in Markdown"},
 	}
 	if diff := cmp.Diff(want, all[0].Faults); diff != "" {

@@ -178,7 +178,7 @@ func (x installer) clone(ctx context.Context, agent engine.Agent, address, proto
 	case res.TimedOut:
 		return fmt.Errorf("the repository took longer than %s: %w", cloneTimeout, context.DeadlineExceeded)
 	case res.ExitCode != 0:
-		return fmt.Errorf("git cannot fetch the repository: %s", sanitize.Text(cut(strings.TrimSpace(res.Stderr), 500)))
+		return fmt.Errorf("git cannot fetch the repository: %s", sanitize.Text(sanitize.First(strings.TrimSpace(res.Stderr), 500)))
 	}
 	if err := sandbox.RemoveAll(workspace, path.Join(at, ".git")); err != nil {
 		return err
