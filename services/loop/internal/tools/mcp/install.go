@@ -9,8 +9,10 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
+	"github.com/anima-run/anima/pkg/config"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 
 // Installer returns the tool install_mcp_server.
@@ -26,36 +28,27 @@ func (m *Manager) Installer() engine.Tool {
 // described returns the server that the tool's arguments describe. Its errors contain no
 // value of env or headers.
 func (m *Manager) described(a catalog.Args) (Server, error) {
-	f := stored{}
-	if config := a.String("config"); config != "" {
-		var given struct {
-			Args    []string          `json:"args"`
-			Env     map[string]string `json:"env"`
-			Headers map[string]string `json:"headers"`
-		}
-		dec := json.NewDecoder(strings.NewReader(config))
+	var s Server
+	if text := a.String("config"); text != "" {
+		dec := json.NewDecoder(strings.NewReader(text))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(&given); err != nil || dec.More() {
-			return Server{}, errors.New("config must be a JSON object with args (a list of texts), env and headers (objects of texts)")
+		if err := dec.Decode(&s); err != nil || dec.More() || s.Command != "" || s.URL != "" {
+			return s, errors.New("config must be a JSON object with args (a list of texts), env and headers (objects of texts)")
 		}
-		f.Args, f.Env, f.Headers = given.Args, given.Env, given.Headers
 	}
+	s.Name = a.String("name")
 	if what := strings.TrimSpace(a.String("package")); strings.Contains(what, "://") {
-		f.URL = what
+		s.URL = config.Secret(what)
 	} else {
 		words := strings.Fields(what)
 		for _, w := range words {
 			if !program.MatchString(w) {
-				return Server{}, errors.New("package is a program with plain arguments, such as npx -y some-server, or an address; other arguments go into config's args")
+				return s, errors.New("package is a program with plain arguments, such as npx -y some-server, or an address; other arguments go into config's args")
 			}
 		}
-		f.Command, f.Args = words[0], append(words[1:], f.Args...)
+		s.Command, s.Args = words[0], append(words[1:], s.Args...)
 	}
-	text, err := json.Marshal(f)
-	if err != nil {
-		return Server{}, errors.New("the server cannot be written")
-	}
-	return read(a.String("name"), text, m.cfg.Outbound)
+	return s, s.check(m.cfg.Outbound)
 }
 
 // install stores the server and then connects, so that the result of the call says
@@ -66,10 +59,10 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 	if err != nil {
 		return engine.Output{}, err
 	}
-	if s.URL != "" && !c.Agent.Network {
-		return engine.Output{}, &api.Error{
-			Code: api.Denied, Message: "this agent's sandbox has no network, so no server at an address can be reached",
-			Next: "use a server that is a program, or ask the creator for sandbox.network in AGENT.md",
+	if s.URL != "" {
+		err := tools.NeedNetwork(c.Agent, ", so no server at an address can be reached", "use a server that is a program, or ask the creator for sandbox.network in AGENT.md")
+		if err != nil {
+			return engine.Output{}, err
 		}
 	}
 	servers, faults, err := m.registry.list(c.Agent.ID)
@@ -88,15 +81,16 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 	if err := m.registry.put(c.Agent.ID, s); err != nil {
 		return engine.Output{}, err
 	}
+	if s, err = m.registry.get(c.Agent.ID, s.Name); err != nil { // in the form that later turns compare with
+		return engine.Output{}, err
+	}
 	m.relent(key{c.Agent.ID, s.Name})
 	l, err := m.link(ctx, c.Agent, s)
 	if err == nil {
-		select {
-		case <-l.ready:
-			err = l.err
-		case <-ctx.Done():
-			return engine.Output{}, context.Cause(ctx)
-		}
+		err = l.wait(ctx)
+	}
+	if ctx.Err() != nil {
+		return engine.Output{}, context.Cause(ctx)
 	}
 	if err != nil {
 		return engine.Output{Text: "the MCP server " + s.Name + " is written down and tried again when its tools are wanted"},

@@ -1,8 +1,10 @@
 package mcp
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -63,8 +65,9 @@ const (
 type link struct {
 	key
 	server  Server
-	agent   engine.Agent // as it was when the connection was made: ID, Workspace, Network
-	cancel  context.CancelFunc
+	agent   engine.Agent    // as it was when the connection was made: ID, Workspace, Network
+	life    context.Context //nolint:containedctx // ends with errRetired when the connection is to be closed
+	retire  context.CancelCauseFunc
 	gone    chan struct{} // closed when the connection has ended
 	stale   atomic.Bool   // the server reported that its list of tools has changed
 	listing sync.Mutex
@@ -75,11 +78,23 @@ type link struct {
 	session *sdk.ClientSession
 	offers  []offer
 	refused []refusal
-	calls   map[*context.CancelCauseFunc]bool
+	calls   int // in progress
 	used    time.Time
 	made    time.Time
-	retired bool
 	end     error // why the connection ended
+}
+
+var errRetired = errors.New("the connection was closed")
+
+// wait waits until the connection is made. It returns the error of making it, or the
+// cause of ctx.
+func (l *link) wait(ctx context.Context) error {
+	select {
+	case <-l.ready:
+		return l.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // New returns a manager. Run closes unused connections; Close closes all of them.
@@ -102,12 +117,7 @@ func (m *Manager) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, l := range m.links {
-		select {
-		case <-l.ready:
-		default:
-			continue
-		}
-		if len(l.calls) == 0 && m.cfg.Now().Sub(l.used) >= m.cfg.Idle {
+		if !l.made.IsZero() && l.calls == 0 && m.cfg.Now().Sub(l.used) >= m.cfg.Idle {
 			m.retire(l)
 		}
 	}
@@ -149,18 +159,10 @@ func (m *Manager) Tools(ctx context.Context, a engine.Agent) []engine.Tool {
 	m.forget(a.ID, servers)
 	wait, cancel := context.WithTimeout(ctx, m.cfg.Wait)
 	defer cancel()
-	var links []*link
-	for _, s := range servers {
-		if l, err := m.link(ctx, a, s); err == nil {
-			links = append(links, l)
-		}
-	}
 	var tools []engine.Tool
 	seen := map[string]bool{}
-	for _, l := range links {
-		select {
-		case <-l.ready:
-		case <-wait.Done():
+	for _, l := range m.linksTo(ctx, a, servers) {
+		if l.wait(wait) != nil {
 			continue
 		}
 		for _, o := range m.offers(wait, l) {
@@ -175,6 +177,17 @@ func (m *Manager) Tools(ctx context.Context, a engine.Agent) []engine.Tool {
 	}
 	slices.SortFunc(tools, func(x, y engine.Tool) int { return cmp.Compare(x.Name, y.Name) })
 	return tools
+}
+
+// linksTo returns the connections to servers, except those that are not attempted now.
+func (m *Manager) linksTo(ctx context.Context, a engine.Agent, servers []Server) []*link {
+	var links []*link
+	for _, s := range servers {
+		if l, err := m.link(ctx, a, s); err == nil {
+			links = append(links, l)
+		}
+	}
+	return links
 }
 
 // forget retires an agent's connections to servers that are not in the list.
@@ -214,59 +227,75 @@ func (m *Manager) link(ctx context.Context, a engine.Agent, s Server) (*link, er
 	if r, resting := m.rests[k]; resting && m.cfg.Now().Before(r.until) && reflect.DeepEqual(r.server, s) {
 		return nil, fmt.Errorf("%s; it is tried again in %d s", r.reason, int(r.until.Sub(m.cfg.Now()).Seconds())+1)
 	}
-	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.cfg.Connect)
-	l := &link{
-		key: k, server: s, agent: a, cancel: cancel, used: m.cfg.Now(),
-		ready: make(chan struct{}), gone: make(chan struct{}), calls: map[*context.CancelCauseFunc]bool{},
-	}
+	l := &link{key: k, server: s, agent: a, used: m.cfg.Now(), ready: make(chan struct{}), gone: make(chan struct{})}
+	l.life, l.retire = context.WithCancelCause(context.WithoutCancel(ctx))
 	m.links[k] = l
-	m.work.Go(func() {
-		defer cancel()
-		m.connect(making, l)
-	})
+	m.work.Go(func() { m.run(l) })
 	return l, nil
 }
 
-// connect makes a connection and waits for its end.
-func (m *Manager) connect(ctx context.Context, l *link) {
-	w, session, offers, refused, err := m.open(ctx, l)
+// run makes a connection, waits until it ends or is retired, and closes it.
+func (m *Manager) run(l *link) {
+	defer close(l.gone)
+	making, cancel := context.WithTimeout(l.life, m.cfg.Connect)
+	w, session, offers, refused, err := m.open(making, l)
 	if err != nil {
-		err = l.server.explain(ctx, err, w)
+		err = l.server.explain(making, err, w)
 	}
+	cancel()
 	m.mu.Lock()
-	if err == nil && l.retired {
+	retired := l.life.Err() != nil
+	if err == nil && retired {
 		err = errRetired
 	}
 	l.err, l.wire, l.session, l.offers, l.refused, l.made = err, w, session, offers, refused, m.cfg.Now()
 	if err != nil && m.links[l.key] == l {
 		delete(m.links, l.key)
 	}
-	retired := l.retired
 	m.mu.Unlock()
-	if err != nil && !retired {
-		m.failed(ctx, l.key, l.server, err)
+	switch {
+	case err != nil && !retired:
+		m.failed(l.life, l.key, l.server, err)
+	case err == nil && len(refused) > 0:
+		m.cfg.Log.WarnContext(l.life, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", reasons(refused))
 	}
 	close(l.ready)
 	if err != nil {
-		if session != nil {
-			_ = session.Close() // the connection is given up; its error has no use
-		}
-		if w != nil {
-			w.cut()
-		}
-		close(l.gone)
+		l.close()
 		return
 	}
-	m.mu.Lock()
-	if len(refused) > 0 {
-		m.cfg.Log.WarnContext(ctx, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", reasons(refused))
+	ended := make(chan error, 1)
+	go func() { ended <- session.Wait() }()
+	select {
+	case end := <-ended:
+		m.lost(l, end)
+	case <-l.life.Done():
+		l.end = errRetired
+		l.close()
+		<-ended
 	}
-	m.mu.Unlock()
-	end := session.Wait()
-	m.lost(ctx, l, end)
 }
 
-var errRetired = errors.New("the connection was closed")
+// close closes the session, and the transport after at most 3 s.
+func (l *link) close() {
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		if l.session != nil {
+			_ = l.session.Close() // the connection is given up; its error has no use
+		}
+	}()
+	insist := time.NewTimer(3 * time.Second)
+	defer insist.Stop()
+	select {
+	case <-asked:
+	case <-insist.C:
+	}
+	if l.wire != nil {
+		l.wire.cut()
+	}
+	<-asked
+}
 
 // open starts a server or connects to its URL, and lists its tools.
 func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []refusal, err error) {
@@ -348,69 +377,34 @@ func (m *Manager) failed(ctx context.Context, k key, s Server, err error) {
 	m.rests[k] = r
 }
 
-// lost is called when a connection has ended, at either side.
-func (m *Manager) lost(ctx context.Context, l *link, end error) {
+// lost is called when a connection has ended and was not retired.
+func (m *Manager) lost(l *link, end error) {
 	if end == nil {
 		end = errors.New("the server closed the connection")
 	}
-	last := l.server.explain(context.WithoutCancel(ctx), end, l.wire)
+	l.end = l.server.explain(context.WithoutCancel(l.life), end, l.wire)
 	l.wire.cut()
 	m.mu.Lock()
-	l.end = last
-	mine := m.links[l.key] == l && !l.retired
+	mine := m.links[l.key] == l
 	if mine {
 		delete(m.links, l.key)
 	}
-	lasted := m.cfg.Now().Sub(l.made)
-	if lasted > longRest {
+	if m.cfg.Now().Sub(l.made) > longRest {
 		delete(m.rests, l.key) // the connection was stable, so earlier failures do not count
 	}
 	m.mu.Unlock()
 	if mine {
-		m.failed(ctx, l.key, l.server, fmt.Errorf("it ended: %w", last))
+		m.failed(l.life, l.key, l.server, fmt.Errorf("it ended: %w", l.end))
 	}
-	close(l.gone)
 }
 
-// retire removes a connection and closes it in the background. The caller holds mu.
+// retire removes a connection and ends its calls; its goroutine closes it. The caller
+// holds mu.
 func (m *Manager) retire(l *link) {
-	if l.retired {
-		return
-	}
-	l.retired = true
 	if m.links[l.key] == l {
 		delete(m.links, l.key)
 	}
-	l.cancel()
-	for cancel := range l.calls {
-		(*cancel)(errRetired)
-	}
-	if !m.ended {
-		m.work.Go(func() { l.close() })
-	}
-}
-
-// close closes the session, and the transport after at most 3 s. The goroutine of connect
-// does the rest.
-func (l *link) close() {
-	<-l.ready
-	if l.err != nil {
-		return
-	}
-	asked := make(chan struct{})
-	go func() {
-		defer close(asked)
-		_ = l.session.Close() // the connection is closed in any case
-	}()
-	insist := time.NewTimer(3 * time.Second)
-	defer insist.Stop()
-	select {
-	case <-asked:
-	case <-insist.C:
-	}
-	l.wire.cut()
-	<-asked
-	<-l.gone
+	l.retire(errRetired)
 }
 
 // call makes one call of a tool. It repeats the call once if the server has lost the
@@ -426,15 +420,17 @@ func (m *Manager) call(ctx context.Context, c engine.Call, server string, o offe
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	for retry := false; ; retry = true {
-		l, err := m.take(ctx, c.Agent, s, &stop)
+		l, err := m.take(ctx, c.Agent, s)
 		if err != nil {
 			if outer.Err() != nil {
 				return engine.Output{}, context.Cause(outer)
 			}
 			return engine.Output{}, fmt.Errorf("the MCP server %s cannot be used now: %w", server, err)
 		}
+		unhook := context.AfterFunc(l.life, func() { stop(errRetired) })
 		res, err := m.send(ctx, l, c, o)
-		m.give(l, &stop)
+		unhook()
+		m.give(l)
 		switch {
 		case err == nil:
 			return output(s, o, res)
@@ -464,34 +460,29 @@ func (m *Manager) relent(k key) {
 	delete(m.rests, k)
 }
 
-// take returns a connection that is ready, and registers a call on it.
-func (m *Manager) take(ctx context.Context, a engine.Agent, s Server, stop *context.CancelCauseFunc) (*link, error) {
+// take returns a connection that is ready, and counts a call on it.
+func (m *Manager) take(ctx context.Context, a engine.Agent, s Server) (*link, error) {
 	l, err := m.link(ctx, a, s)
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-l.ready:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := l.wait(ctx); err != nil {
+		return nil, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	switch {
-	case l.err != nil:
-		return nil, l.err
-	case l.retired:
+	if l.life.Err() != nil {
 		return nil, errRetired
 	}
-	l.calls[stop] = true
+	l.calls++
 	return l, nil
 }
 
-// give removes a call from a connection.
-func (m *Manager) give(l *link, stop *context.CancelCauseFunc) {
+// give ends a call on a connection.
+func (m *Manager) give(l *link) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(l.calls, stop)
+	l.calls--
 	l.used = m.cfg.Now()
 }
 
@@ -513,9 +504,12 @@ func (m *Manager) send(ctx context.Context, l *link, c engine.Call, o offer) (_ 
 	for k, v := range carrier {
 		meta[k] = v
 	}
-	args, err := decode(c.Args)
-	if err != nil {
+	if _, err := decode(c.Args); err != nil {
 		return nil, err
+	}
+	args := c.Args // as policy judged them
+	if len(bytes.TrimSpace(args)) == 0 {
+		args = json.RawMessage("{}")
 	}
 	res, err := l.session.CallTool(ctx, &sdk.CallToolParams{Meta: meta, Name: o.remote, Arguments: args})
 	if err == nil && res.IsError {

@@ -139,9 +139,9 @@ func (s Server) wrap(what, text string) string {
 		text = "(nothing)"
 	}
 	text = s.redact(text)
-	total := utf8.RuneCountInString(text)
-	if clean := sanitize.Text(start(text, MaxResult)); total > MaxResult {
-		text = string([]rune(clean)[:min(MaxResult, utf8.RuneCountInString(clean))]) + fmt.Sprintf("\n[cut: the whole has %d characters]", total)
+	clean := sanitize.Text(start(text, MaxResult))
+	if total := utf8.RuneCountInString(text); total > MaxResult {
+		text = fmt.Sprintf("%s\n[cut: the whole has %d characters]", sanitize.First(clean, MaxResult), total)
 	} else {
 		text = sanitize.Cut(clean, MaxResult)
 	}

@@ -243,10 +243,8 @@ type expansion struct {
 	sizes map[string]int // sizes of definitions; -1 while one is measured
 }
 
-func (e *expansion) size(v any) (int, error) {
-	total := 0
-	add := func(v any) error {
-		n, err := e.size(v)
+func (e *expansion) size(v any) (total int, err error) {
+	add := func(n int, err error) error {
 		if total += n; err == nil && total > maxNodes {
 			err = errLarge
 		}
@@ -255,22 +253,18 @@ func (e *expansion) size(v any) (int, error) {
 	switch x := v.(type) {
 	case []any:
 		for _, sub := range x {
-			if err := add(sub); err != nil {
+			if err := add(e.size(sub)); err != nil {
 				return 0, err
 			}
 		}
 	case map[string]any:
 		total++
 		for key, sub := range x {
-			if s, ok := sub.(string); ok && key == "$ref" {
-				n, err := e.definition(definition(s))
-				if total += n; err == nil && total > maxNodes {
-					err = errLarge
-				}
-				if err != nil {
-					return 0, err
-				}
-			} else if err := add(sub); err != nil {
+			measure := e.size
+			if _, ok := sub.(string); ok && key == "$ref" {
+				measure = e.definition
+			}
+			if err := add(measure(sub)); err != nil {
 				return 0, err
 			}
 		}
@@ -278,7 +272,9 @@ func (e *expansion) size(v any) (int, error) {
 	return total, nil
 }
 
-func (e *expansion) definition(at string) (int, error) {
+// definition returns the size of the definition that a reference names.
+func (e *expansion) definition(ref any) (int, error) {
+	at := definition(ref.(string))
 	switch n, known := e.sizes[at]; {
 	case n < 0:
 		return 0, errors.New("its schema refers to itself")
@@ -308,44 +304,15 @@ func (s schema) check(args json.RawMessage) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := s.resolved.Validate(numbers(v)); err != nil {
+	if err := s.resolved.Validate(v); err != nil {
 		return fmt.Errorf("the arguments do not fit the tool's schema: %w", calm(err))
 	}
 	return nil
 }
 
-// numbers returns a value with json.Number replaced by the number types of the schema
-// library.
-func numbers(v any) any {
-	switch x := v.(type) {
-	case json.Number:
-		if i, err := x.Int64(); err == nil {
-			return i
-		}
-		f, err := x.Float64()
-		if err != nil {
-			return x.String() // out of range for all number types
-		}
-		return f
-	case []any:
-		out := make([]any, len(x))
-		for i := range x {
-			out[i] = numbers(x[i])
-		}
-		return out
-	case map[string]any:
-		out := make(map[string]any, len(x))
-		for k := range x {
-			out[k] = numbers(x[k])
-		}
-		return out
-	}
-	return v
-}
-
 // decode parses arguments as strictly as the parser of package catalog: one JSON object
 // without repeated keys. A server therefore cannot read other values than those that
-// policy judged. Empty arguments mean {}.
+// policy judged. Numbers have the types of the schema library. Empty arguments mean {}.
 func decode(args json.RawMessage) (map[string]any, error) {
 	if len(bytes.TrimSpace(args)) == 0 {
 		return map[string]any{}, nil
@@ -369,14 +336,17 @@ func decode(args json.RawMessage) (map[string]any, error) {
 	return m, nil
 }
 
+var errJSON = errors.New("the arguments are not valid JSON")
+
 func decodeValue(dec *json.Decoder, depth int) (any, error) {
 	if depth > 64 {
 		return nil, errors.New("the arguments are deeper than 64 levels")
 	}
 	tok, err := dec.Token()
 	if err != nil {
-		return nil, errors.New("the arguments are not valid JSON")
+		return nil, errJSON
 	}
+	var value any
 	switch tok {
 	case json.Delim('['):
 		list := []any{}
@@ -387,16 +357,13 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 			}
 			list = append(list, v)
 		}
-		if _, err := dec.Token(); err != nil {
-			return nil, errors.New("the arguments are not valid JSON")
-		}
-		return list, nil
+		value = list
 	case json.Delim('{'):
 		m := map[string]any{}
 		for dec.More() {
 			key, err := dec.Token()
 			if err != nil {
-				return nil, errors.New("the arguments are not valid JSON")
+				return nil, errJSON
 			}
 			name, _ := key.(string)
 			if _, twice := m[name]; twice {
@@ -406,10 +373,25 @@ func decodeValue(dec *json.Decoder, depth int) (any, error) {
 				return nil, err
 			}
 		}
-		if _, err := dec.Token(); err != nil {
-			return nil, errors.New("the arguments are not valid JSON")
+		value = m
+	default:
+		if n, ok := tok.(json.Number); ok {
+			return number(n), nil
 		}
-		return m, nil
+		return tok, nil
 	}
-	return tok, nil
+	if _, err := dec.Token(); err != nil { // the closing bracket
+		return nil, errJSON
+	}
+	return value, nil
+}
+
+func number(n json.Number) any {
+	if i, err := n.Int64(); err == nil {
+		return i
+	}
+	if f, err := n.Float64(); err == nil {
+		return f
+	}
+	return n.String() // out of range for all number types
 }

@@ -20,24 +20,15 @@ import (
 )
 
 // Server is one MCP server of an agent: a program with arguments and environment, or a
-// URL with headers.
+// URL with headers. Its file has the form of an entry of mcpServers in the configuration
+// of other MCP clients.
 type Server struct {
-	Name    string
-	Command string
-	Args    []string
-	Env     map[string]config.Secret
-	URL     config.Secret // may contain a key in its query
-	Headers map[string]config.Secret
-}
-
-// stored is the content of a server's file. It has the form of an entry of mcpServers in
-// the configuration of other MCP clients.
-type stored struct {
-	Command string            `json:"command,omitempty"`
-	Args    []string          `json:"args,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
-	URL     string            `json:"url,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
+	Name    string                   `json:"-"`
+	Command string                   `json:"command"`
+	Args    []string                 `json:"args"`
+	Env     map[string]config.Secret `json:"env"`
+	URL     config.Secret            `json:"url"` // may contain a key in its query
+	Headers map[string]config.Secret `json:"headers"`
 }
 
 var (
@@ -60,74 +51,57 @@ const maxStored = 64 << 10
 // read parses the text of a server's file. Its errors contain no values.
 func read(name string, text []byte, out safehttp.Options) (Server, error) {
 	s := Server{Name: name}
-	if !serverName.MatchString(name) {
-		return s, errors.New("a server's name has 1 to 32 letters, digits, _ and -, and begins with a letter or digit")
-	}
-	var f stored
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
-	if err := dec.Decode(&f); err != nil {
+	if err := dec.Decode(&s); err != nil {
 		return s, errors.New("it is not a JSON object of command, args and env, or of url and headers")
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return s, errors.New("it is more than one JSON value")
 	}
-	switch {
-	case (f.Command == "") == (f.URL == ""):
-		return s, errors.New("it needs either command or url")
-	case f.URL != "" && len(f.Args)+len(f.Env) > 0:
-		return s, errors.New("args and env belong to a command, not to a url")
-	case f.Command != "" && len(f.Headers) > 0:
-		return s, errors.New("headers belong to a url, not to a command")
-	case len(f.Args) > 64 || len(f.Env) > 64 || len(f.Headers) > 64:
-		return s, errors.New("it has more than 64 args, env or headers")
-	}
-	if f.Command != "" && !program.MatchString(f.Command) {
-		return s, errors.New("command is one program, without spaces and signs of a shell; its arguments go into args")
-	}
-	if f.URL != "" {
-		if _, err := out.Parse(f.URL); err != nil {
-			return s, fmt.Errorf("url: %w", err)
-		}
-	}
-	for _, arg := range f.Args {
-		if strings.ContainsRune(arg, 0) {
-			return s, errors.New("an arg holds U+0000")
-		}
-	}
-	for name, value := range f.Env {
-		if !envName.MatchString(name) || strings.ContainsRune(value, 0) {
-			return s, fmt.Errorf("env %.40q: a name has letters, digits and _, a value no U+0000", name)
-		}
-	}
-	for name, value := range f.Headers {
-		switch {
-		case !headerName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00"):
-			return s, fmt.Errorf("header %.40q is none", name)
-		case slices.Contains(ours, textproto.CanonicalMIMEHeaderKey(name)):
-			return s, fmt.Errorf("header %s is set by the protocol", name)
-		}
-	}
-	s.Command, s.Args, s.URL = f.Command, f.Args, config.Secret(f.URL)
-	s.Env, s.Headers = secrets(f.Env), secrets(f.Headers)
-	return s, nil
+	return s, s.check(out)
 }
 
-func secrets(m map[string]string) map[string]config.Secret {
-	if len(m) == 0 {
-		return nil
+// check returns an error without values if the server cannot be used.
+func (s Server) check(out safehttp.Options) error {
+	switch {
+	case !serverName.MatchString(s.Name):
+		return errors.New("a server's name has 1 to 32 letters, digits, _ and -, and begins with a letter or digit")
+	case (s.Command == "") == (s.URL == ""):
+		return errors.New("it needs either command or url")
+	case s.URL != "" && len(s.Args)+len(s.Env) > 0:
+		return errors.New("args and env belong to a command, not to a url")
+	case s.Command != "" && len(s.Headers) > 0:
+		return errors.New("headers belong to a url, not to a command")
+	case len(s.Args) > 64 || len(s.Env) > 64 || len(s.Headers) > 64:
+		return errors.New("it has more than 64 args, env or headers")
+	case s.Command != "" && !program.MatchString(s.Command):
+		return errors.New("command is one program, without spaces and signs of a shell; its arguments go into args")
+	case slices.ContainsFunc(s.Args, func(arg string) bool { return strings.ContainsRune(arg, 0) }):
+		return errors.New("an arg holds U+0000")
 	}
-	out := make(map[string]config.Secret, len(m))
-	for k, v := range m {
-		out[k] = config.Secret(v)
+	if s.URL != "" {
+		if _, err := out.Parse(s.URL.Reveal()); err != nil {
+			return fmt.Errorf("url: %w", err)
+		}
 	}
-	return out
+	for name, value := range s.Env {
+		if !envName.MatchString(name) || strings.ContainsRune(value.Reveal(), 0) {
+			return fmt.Errorf("env %.40q: a name has letters, digits and _, a value no U+0000", name)
+		}
+	}
+	for name, value := range s.Headers {
+		switch {
+		case !headerName.MatchString(name) || strings.ContainsAny(value.Reveal(), "\r\n\x00"):
+			return fmt.Errorf("header %.40q is none", name)
+		case slices.Contains(ours, textproto.CanonicalMIMEHeaderKey(name)):
+			return fmt.Errorf("header %s is set by the protocol", name)
+		}
+	}
+	return nil
 }
 
 func revealed(m map[string]config.Secret) map[string]string {
-	if len(m) == 0 {
-		return nil
-	}
 	out := make(map[string]string, len(m))
 	for k, v := range m {
 		out[k] = v.Reveal()
@@ -226,25 +200,37 @@ func (r registry) get(agent, name string) (Server, error) {
 // put writes a server's file atomically: concurrent readers, and readers after a crash,
 // see the old or the new content.
 func (r registry) put(agent string, s Server) error {
-	text, err := json.MarshalIndent(stored{s.Command, s.Args, revealed(s.Env), s.URL.Reveal(), revealed(s.Headers)}, "", "  ")
+	text, err := json.MarshalIndent(struct {
+		Command string            `json:"command,omitempty"`
+		Args    []string          `json:"args,omitempty"`
+		Env     map[string]string `json:"env,omitempty"`
+		URL     string            `json:"url,omitempty"`
+		Headers map[string]string `json:"headers,omitempty"`
+	}{s.Command, s.Args, revealed(s.Env), s.URL.Reveal(), revealed(s.Headers)}, "", "  ")
+	if err == nil {
+		err = r.write(filepath.Join(r.dir, filepath.Base(agent)), s.Name+".json", append(text, '\n'))
+	}
 	if err != nil {
 		return fmt.Errorf("write server %s: %w", s.Name, err)
 	}
-	dir := filepath.Join(r.dir, filepath.Base(agent))
+	return nil
+}
+
+func (registry) write(dir, name string, text []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("write server %s: %w", s.Name, err)
+		return err
 	}
 	tmp, err := os.CreateTemp(dir, ".server-*") // mode 0600
 	if err != nil {
-		return fmt.Errorf("write server %s: %w", s.Name, err)
+		return err
 	}
-	_, err = tmp.Write(append(text, '\n'))
+	_, err = tmp.Write(text)
 	err = errors.Join(err, tmp.Sync(), tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(dir, s.Name+".json"))
+		err = os.Rename(tmp.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write server %s: %w", s.Name, err), os.Remove(tmp.Name()))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

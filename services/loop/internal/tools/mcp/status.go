@@ -24,31 +24,17 @@ func (m *Manager) Offers(ctx context.Context, a engine.Agent) ([]Offer, error) {
 	}
 	var all []Offer
 	for _, s := range servers {
-		l, made := m.made(key{a.ID, s.Name})
-		if !made {
-			continue
-		}
-		for _, o := range m.offers(ctx, l) {
-			all = append(all, Offer{Server: s.Name, Name: o.name, Does: o.description})
+		m.mu.Lock()
+		l := m.links[key{a.ID, s.Name}]
+		made := l != nil && !l.made.IsZero()
+		m.mu.Unlock()
+		if made {
+			for _, o := range m.offers(ctx, l) {
+				all = append(all, Offer{Server: s.Name, Name: o.name, Does: o.description})
+			}
 		}
 	}
 	return all, nil
-}
-
-// made returns the connection to a server, or nil, and whether it is ready for calls.
-func (m *Manager) made(k key) (*link, bool) {
-	m.mu.Lock()
-	l := m.links[k]
-	m.mu.Unlock()
-	if l == nil {
-		return nil, false
-	}
-	select {
-	case <-l.ready:
-		return l, l.err == nil
-	default:
-		return l, false
-	}
 }
 
 // Connect connects to all servers of an agent. It returns when each connection is ready
@@ -58,18 +44,8 @@ func (m *Manager) Connect(ctx context.Context, a engine.Agent) {
 	if err != nil {
 		return // Status reports the error
 	}
-	var links []*link
-	for _, s := range servers {
-		if l, err := m.link(ctx, a, s); err == nil {
-			links = append(links, l)
-		}
-	}
-	for _, l := range links {
-		select {
-		case <-l.ready:
-		case <-ctx.Done():
-			return
-		}
+	for _, l := range m.linksTo(ctx, a, servers) {
+		_ = l.wait(ctx) // Status reports the error
 	}
 }
 
@@ -94,12 +70,12 @@ func (m *Manager) status(k key, s Server, network bool) api.MCPServer {
 	if s.Command != "" {
 		v.Program = s.redact(strings.Join(append([]string{s.Command}, s.Args...), " "))
 	}
-	l, made := m.made(k)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	l := m.links[k]
 	r, resting := m.rests[k]
 	switch {
-	case made:
+	case l != nil && !l.made.IsZero():
 		v.State = api.ServerConnected
 		for _, o := range l.offers {
 			v.Tools = append(v.Tools, o.name)

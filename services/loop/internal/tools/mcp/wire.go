@@ -16,6 +16,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
@@ -127,22 +128,19 @@ func (w writer) Close() error {
 }
 
 // address is a server at a URL. It is the transport of its own HTTP client: it adds the
-// headers, limits the size of responses, and registers the requests in progress so that
-// cut can cancel them.
+// headers, limits the size of responses, and cancels the requests in progress in cut.
 type address struct {
 	url     string
 	host    string
-	headers map[string]string
+	headers map[string]config.Secret
 	base    http.RoundTripper
 	client  *http.Client
 
-	mu       sync.Mutex
-	ended    bool
-	requests map[*request]bool
-	under    sync.WaitGroup
+	life   context.Context //nolint:containedctx // ends with cut
+	cancel context.CancelFunc
+	mu     sync.Mutex     // for under.Add and cancel
+	under  sync.WaitGroup // requests in progress
 }
-
-type request struct{ cancel context.CancelFunc }
 
 func dial(s Server, out safehttp.Options, wait time.Duration) (wire, error) {
 	u, err := out.Parse(s.URL.Reveal())
@@ -150,7 +148,8 @@ func dial(s Server, out safehttp.Options, wait time.Duration) (wire, error) {
 		return nil, err
 	}
 	out.HeaderWait = wait
-	w := &address{url: s.URL.Reveal(), host: u.Host, headers: revealed(s.Headers), client: out.Client(), requests: map[*request]bool{}}
+	w := &address{url: s.URL.Reveal(), host: u.Host, headers: s.Headers, client: out.Client()}
+	w.life, w.cancel = context.WithCancel(context.Background())
 	w.base = telemetry.NewTransport(w.client.Transport)
 	w.client.Transport = w
 	return w, nil
@@ -162,10 +161,7 @@ func (w *address) transport() sdk.Transport {
 
 func (w *address) cut() {
 	w.mu.Lock()
-	w.ended = true
-	for r := range w.requests {
-		r.cancel()
-	}
+	w.cancel()
 	w.mu.Unlock()
 	w.under.Wait()
 	if c, ok := w.base.(interface{ CloseIdleConnections() }); ok {
@@ -176,30 +172,29 @@ func (w *address) cut() {
 func (*address) last() string    { return "" }
 func (*address) network() string { return "tcp" }
 
+// begin registers a request. It returns false after cut.
+func (w *address) begin() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.life.Err() != nil {
+		return false
+	}
+	w.under.Add(1)
+	return true
+}
+
 // RoundTrip implements http.RoundTripper.
 func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancel(r.Context())
-	mine := &request{cancel}
-	w.mu.Lock()
-	if w.ended {
-		w.mu.Unlock()
-		cancel()
+	if !w.begin() {
 		return nil, errors.New("the connection is closed")
 	}
-	w.requests[mine] = true
-	w.under.Add(1)
-	w.mu.Unlock()
-	end := sync.OnceFunc(func() {
-		cancel()
-		w.mu.Lock()
-		delete(w.requests, mine)
-		w.mu.Unlock()
-		w.under.Done()
-	})
+	ctx, cancel := context.WithCancel(r.Context())
+	unhook := context.AfterFunc(w.life, cancel)
+	end := sync.OnceFunc(func() { unhook(); cancel(); w.under.Done() })
 	r = r.Clone(ctx)
 	if r.URL.Host == w.host { // the client does not follow redirects to another host either
 		for name, value := range w.headers {
-			r.Header.Set(name, value)
+			r.Header.Set(name, value.Reveal())
 		}
 	}
 	res, err := w.base.RoundTrip(r)
