@@ -37,7 +37,7 @@ var (
 	ErrUnavailable = errors.New("commands cannot be sandboxed here: this needs Linux 6.2 or newer on amd64 or arm64" +
 		" with landlock among its security modules and seccomp; exec stays off unless the operator allows unsandboxed commands")
 	// ErrNoEgress reports that the kernel cannot restrict a command to its proxy.
-	ErrNoEgress = errors.New("commands cannot be held to the egress proxy here: this needs Linux 6.7 or newer (Landlock's TCP rules);" +
+	ErrNoEgress = errors.New("commands cannot be restricted to the egress proxy here: this needs Linux 6.7 or newer (Landlock's TCP rules);" +
 		" commands with a network stay off unless the operator allows unsandboxed commands")
 	// ErrInvalid wraps the description of an invalid Spec.
 	ErrInvalid = errors.New("invalid command")

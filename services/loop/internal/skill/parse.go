@@ -37,7 +37,7 @@ func Parse(src []byte, folder string) (Skill, []frontmatter.Fault) {
 		}
 		p.skill.Instructions = sanitize.First(strings.TrimSpace(f.Body), MaxInstructions)
 		if p.skill.Instructions == "" && p.skill.Description == "" {
-			p.Fault(1+bytes.Count(src, []byte("\n")), "the skill says nothing; write instructions in Markdown")
+			p.Fault(1+bytes.Count(src, []byte("\n")), "the skill has no instructions; write them in Markdown after the frontmatter")
 		}
 	}
 	if faults := p.Faults(); len(faults) > 0 {

@@ -67,7 +67,7 @@ func (f Found) Status() string {
 	case len(f.Faults) > 0:
 		return "not readable"
 	case f.Disabled:
-		return "switched off"
+		return "disabled"
 	case len(f.Missing) > 0:
 		return "needs " + strings.Join(f.Missing, ", ")
 	case f.AutoActivate:

@@ -75,9 +75,9 @@ func TestParse(t *testing.T) {
 func TestParseFaults(t *testing.T) {
 	t.Parallel()
 	for src, want := range map[string]string{
-		"":                                           "line 1: the skill says nothing",
+		"":                                           "line 1: the skill has no instructions",
 		"---\nname: x\n":                             "line 1: the frontmatter opened here is not closed",
-		"---\nname: x\n---\n":                        "line 4: the skill says nothing",
+		"---\nname: x\n---\n":                        "line 4: the skill has no instructions",
 		"---\nname: y\n---\na":                       "line 2: name is y and the folder is x",
 		"---\nname: a/b\n---\na":                     "line 2: name may have",
 		"---\nname: 5\n---\na":                       "line 2: name must be text",
@@ -310,8 +310,8 @@ func TestToolsOnSkillsOfOnesOwn(t *testing.T) {
 		t.Errorf("layer:\n%s", text)
 	}
 	w.want("list_skills", m{}, "dig: active; from the agent itself; Dig: well\nown: active", "")
-	w.want("remove_skill", m{"name": "dig"}, "switched the skill dig off", "")
-	w.want("list_skills", m{}, "dig: switched off; from the agent itself", "")
+	w.want("remove_skill", m{"name": "dig"}, "disabled the skill dig", "")
+	w.want("list_skills", m{}, "dig: disabled; from the agent itself", "")
 	if text := layer(t, w.agent.Workspace, ""); strings.Contains(text, "Marker-two") {
 		t.Errorf("a skill that is off is shown:\n%s", text)
 	}
@@ -452,7 +452,7 @@ func TestFaultsAreListed(t *testing.T) {
 	want := []frontmatter.Fault{
 		{Line: 2, Message: "name must be text, got the number 5; put it in quotes"},
 		{Line: 3, Message: "auto-activate must be true or false, got the number 7"},
-		{Line: 5, Message: "the skill says nothing; write instructions in Markdown"},
+		{Line: 5, Message: "the skill has no instructions; write them in Markdown after the frontmatter"},
 	}
 	if diff := cmp.Diff(want, all[0].Faults); diff != "" {
 		t.Errorf("faults (-want +got):\n%s", diff)

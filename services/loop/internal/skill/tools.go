@@ -239,7 +239,7 @@ func remove(_ context.Context, c engine.Call, a catalog.Args) (engine.Output, er
 	if err := sandbox.WriteFile(workspace, path.Join(at, stateFile), st); err != nil {
 		return engine.Output{}, err
 	}
-	return engine.Output{Text: fmt.Sprintf("switched the skill %s off; its files are kept in %s, and delete_files removes them", name, at)}, nil
+	return engine.Output{Text: fmt.Sprintf("disabled the skill %s; its files are kept in %s, and delete_files removes them", name, at)}, nil
 }
 
 func lines(faults []frontmatter.Fault) string {

@@ -283,7 +283,7 @@ func (s Soul) Validate() []string {
 			}
 		}
 		if slices.ContainsFunc(texts, injected) {
-			fault("%s holds words that would be taken for orders of somebody else", p.key)
+			fault("%s contains text that a model could read as instructions", p.key)
 		}
 	}
 	return faults

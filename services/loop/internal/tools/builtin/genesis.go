@@ -33,7 +33,7 @@ func plainPrompt(a catalog.Args) error {
 		"tool_call", "function_call",
 	} {
 		if strings.Contains(folded, mark) {
-			return fmt.Errorf("new_prompt holds %q, which is no plain text", mark)
+			return fmt.Errorf("new_prompt contains %q, a mark of roles or tool calls", mark)
 		}
 	}
 	if strings.TrimSpace(text) == "" {

@@ -61,7 +61,7 @@ func has(t *testing.T, what, text string, want ...string) {
 func TestGit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	has(t, "git_status", b.text(t, "git_status", `{}`), "## main", "nothing has changed")
+	has(t, "git_status", b.text(t, "git_status", `{}`), "## main", "no changes")
 	has(t, "git_log", b.text(t, "git_log", `{}`), "no commits yet")
 	b.put(t, "notes.txt", "one\ntwo\n")
 	b.put(t, ".tmp/scratch", "x")
@@ -291,7 +291,7 @@ func TestRemote(t *testing.T) {
 	b.put(t, "work/far/mine.md", "mine\n")
 	b.text(t, "git_commit", `{"path":"work/far","message":"second"}`)
 	has(t, "git_push", b.text(t, "git_push", `{"path":"work/far"}`), "pushed to origin")
-	has(t, "git_push", b.text(t, "git_push", `{"path":"work/far"}`), "origin has everything already")
+	has(t, "git_push", b.text(t, "git_push", `{"path":"work/far"}`), "origin is up to date")
 	has(t, "the far side", run(filepath.Join(root, "far.git"), "log", "--format=%an %s"), "Ada second", "x first")
 
 	for _, url := range []string{"file://" + root + "/far.git", filepath.Join(root, "far.git"), "ssh://localhost/far.git", "http://x:y@127.0.0.1/far.git"} {

@@ -71,7 +71,7 @@ func (r *repo) diff(staged bool) (string, error) {
 		return "", err
 	}
 	if b.Len() == 0 {
-		return "no differences in files that git knows", nil
+		return "no differences in tracked files", nil
 	}
 	return b.String(), nil
 }

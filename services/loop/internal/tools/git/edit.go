@@ -84,7 +84,7 @@ func (r *repo) edit(c engine.Call, a catalog.Args) (string, error) {
 		return path + " has that content already", nil
 	}
 	added, removed := changedLines(before, content)
-	return fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit takes it back", path, added, removed, hash), nil
+	return fmt.Sprintf("changed %s: %d lines added, %d removed, commit %s; revert_last_edit reverts it", path, added, removed, hash), nil
 }
 
 // record stages one file and commits all staged changes. It returns the hash, or "" if
@@ -125,7 +125,7 @@ func quoted(s string) string {
 // such edit; Conflict if the file was changed since.
 func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 	if done, err := r.edited(c.Key); err != nil || done != "" {
-		return "taken back, commit " + done, err
+		return "reverted, commit " + done, err
 	}
 	undone := map[string]bool{}
 	var edit *object.Commit
@@ -141,7 +141,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 		return "", err
 	}
 	if edit == nil {
-		return "", api.Errorf(api.NotFound, "there is no recorded edit to take back")
+		return "", api.Errorf(api.NotFound, "there is no recorded edit to revert")
 	}
 	name, what := trailer(edit, trailerFile), firstLine(edit.Message)
 	made, err := r.at(edit, name)
@@ -164,7 +164,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 	}
 	// An attempt that crashed before it could record has left the earlier content.
 	if !same(now, made) && !same(now, before) {
-		return "", &api.Error{Code: api.Conflict, Message: name + " was changed since that edit", Next: "look at git_diff and change it by hand"}
+		return "", &api.Error{Code: api.Conflict, Message: name + " was changed since that edit", Next: "compare with git_diff and edit the file"}
 	}
 	if before != nil {
 		err = sandbox.WriteFile(r.workspace, name, before)
@@ -175,7 +175,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 		return "", err
 	}
 	hash, err := r.record(name, "Revert: "+what+"\n\n"+trailerRevert+edit.Hash.String()+"\n"+trailerCall+c.Key+"\n", c)
-	return fmt.Sprintf("took back %q: %s is as it was, commit %s", what, name, hash), err
+	return fmt.Sprintf("reverted %q: %s has its earlier content, commit %s", what, name, hash), err
 }
 
 // at returns the content of a file in a commit, or nil if the commit does not contain it.
@@ -189,7 +189,7 @@ func (r *repo) at(c *object.Commit, name string) ([]byte, error) {
 		return nil, err
 	}
 	if f.Size > maxDiffFile {
-		return nil, api.Errorf(api.Invalid, "%s is too long to be taken back", name)
+		return nil, api.Errorf(api.Invalid, "%s is too long to revert", name)
 	}
 	data, err := r.blob(f.Hash)
 	if data == nil && err == nil {

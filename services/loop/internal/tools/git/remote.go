@@ -65,7 +65,7 @@ func push(ctx context.Context, c engine.Call, a catalog.Args, by route) (engine.
 	return inRepo(ctx, c, a.String("path"), func(r *repo) (string, error) {
 		err := r.push(name, a.String("branch"), by)
 		if errors.Is(err, git.NoErrAlreadyUpToDate) {
-			return name + " has everything already", nil
+			return name + " is up to date", nil
 		}
 		return "pushed to " + name, err
 	})
@@ -86,7 +86,7 @@ func (r *repo) push(name, branch string, by route) (err error) {
 	}
 	known, err := r.git.Remote(name)
 	if err != nil {
-		return &api.Error{Code: api.NotFound, Message: "there is no remote " + name, Next: "clone the repository from where it should go to"}
+		return &api.Error{Code: api.NotFound, Message: "there is no remote " + name, Next: "clone the repository from its remote"}
 	}
 	// The agent may have written the settings, so other protocols are refused.
 	urls := known.Config().URLs
@@ -101,7 +101,7 @@ func (r *repo) push(name, branch string, by route) (err error) {
 		RemoteName: name, RefSpecs: []config.RefSpec{config.RefSpec(ref + ":" + ref)}, Progress: by.progress, ProxyOptions: by.proxy,
 	})
 	if err != nil && strings.Contains(err.Error(), "non-fast-forward") {
-		return &api.Error{Code: api.Conflict, Message: "the remote has commits that are not here", Next: "clone it anew and put your changes on top"}
+		return &api.Error{Code: api.Conflict, Message: "the remote has commits that this repository lacks", Next: "clone it again and apply your changes there"}
 	}
 	return err
 }
@@ -111,7 +111,7 @@ func checkURL(url string) error {
 	scheme, rest, _ := strings.Cut(url, "://")
 	host, _, _ := strings.Cut(rest, "/")
 	if scheme != "https" && scheme != "http" || host == "" || strings.Contains(host, "@") {
-		return api.Errorf(api.Invalid, "only web addresses without a user name or password are spoken to")
+		return api.Errorf(api.Invalid, "the URL must be http or https, without a user name or password")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (r *repo) status(engine.Call, catalog.Args) (string, error) {
 		fmt.Fprintf(&b, "%c%c %s\n", changes[name].Staging, changes[name].Worktree, name)
 	}
 	if len(changes) == 0 {
-		b.WriteString("nothing has changed\n")
+		b.WriteString("no changes\n")
 	}
 	return b.String(), err
 }
@@ -101,7 +101,7 @@ func (r *repo) changes() (git.Status, error) {
 func ownMessage(a catalog.Args) error {
 	for line := range strings.Lines(a.String("message")) {
 		if strings.HasPrefix(strings.TrimSpace(line), "Anima-") {
-			return errors.New("lines that begin with Anima- are not yours to write")
+			return errors.New("lines that begin with Anima- are reserved for recorded edits")
 		}
 	}
 	return nil

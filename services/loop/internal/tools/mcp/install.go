@@ -93,7 +93,7 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 		return engine.Output{}, context.Cause(ctx)
 	}
 	if err != nil {
-		return engine.Output{Text: "the MCP server " + s.Name + " is written down and tried again when its tools are wanted"},
+		return engine.Output{Text: "the MCP server " + s.Name + " is stored and is connected again when its tools are needed"},
 			fmt.Errorf("the MCP server %s cannot be used now: %w", s.Name, err)
 	}
 	return engine.Output{Text: report(c.Agent, s.Name, m.offers(ctx, l), l.refused)}, nil

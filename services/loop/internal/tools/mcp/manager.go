@@ -334,7 +334,7 @@ func list(ctx context.Context, session *sdk.ClientSession, server string) ([]off
 	var over []refusal
 	if n := len(listed); more || n > maxListed {
 		listed = listed[:min(n, maxListed)]
-		over = []refusal{{"all further", fmt.Sprintf("only the first %d tools of a server are looked at", len(listed))}}
+		over = []refusal{{"all further", fmt.Sprintf("only the first %d tools of a server are read", len(listed))}}
 	}
 	offers, refused := offersOf(server, listed)
 	return offers, append(refused, over...), nil
@@ -545,7 +545,7 @@ func (s Server) explain(ctx context.Context, err error, w wire) error {
 	text := err.Error()
 	if w != nil {
 		if last := w.last(); last != "" {
-			text += "; its last words: " + last
+			text += "; its last output: " + last
 		}
 	}
 	return errors.New(defused(s.redact(text), 1_000))

@@ -232,7 +232,7 @@ func TestToolsOfAServer(t *testing.T) {
 			t.Errorf("echo: %q, %v; want %q", got, err, want)
 		}
 		if got, err := w.call(t.Context(), w.tool("mcp_box_parts"), "{}"); err != nil || !strings.HasSuffix(got,
-			"\n> one\n> [an image, image/png, 10 bytes]\n> [a sound, audio/wav, 5 bytes]\n> [a link to file:///x, x: an x]\n> two\n> [the resource mem://y, text/plain]\n> why") {
+			"\n> one\n> [an image, image/png, 10 bytes]\n> [audio, audio/wav, 5 bytes]\n> [a link to file:///x, x: an x]\n> two\n> [the resource mem://y, text/plain]\n> why") {
 			t.Errorf("parts: %q, %v", got, err)
 		}
 		if got, err := w.call(t.Context(), w.tool("mcp_box_structured"), "{}"); err != nil || !strings.HasSuffix(got, "\n> {\"a\":1}") {
@@ -700,7 +700,7 @@ func TestInstall(t *testing.T) {
 	if got, err := w.call(t.Context(), install, string(good)); err != nil || !strings.Contains(got, "you have mcp_box_echo; your definition does not grant mcp_box_die") {
 		t.Errorf("install with one grant: %q, %v", got, err)
 	}
-	if got, err := w.call(t.Context(), install, string(args(map[string]any{"name": "sad", "package": at + " " + serverArg + " crash"}))); err == nil || !strings.Contains(got, "written down") {
+	if got, err := w.call(t.Context(), install, string(args(map[string]any{"name": "sad", "package": at + " " + serverArg + " crash"}))); err == nil || !strings.Contains(got, "is stored") {
 		t.Errorf("install of what does not start: %q, %v", got, err)
 	}
 	if _, err := install.Run(t.Context(), engine.Call{Agent: w.agent, Args: args(map[string]any{"name": "web", "package": "https://example.com/mcp"})}); api.CodeOf(err) != api.Denied {

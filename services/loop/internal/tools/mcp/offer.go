@@ -114,7 +114,7 @@ func (o offer) tool(cfg Config, call func(context.Context, engine.Call) (engine.
 // failed, it also returns an error.
 func output(s Server, o offer, res *sdk.CallToolResult) (engine.Output, error) {
 	if res.NeedsInput() {
-		return engine.Output{}, fmt.Errorf("the server %s wants to be asked or told something in between, which is not possible here", s.Name)
+		return engine.Output{}, fmt.Errorf("the server %s requests input during the call, which is not supported", s.Name)
 	}
 	var parts []string
 	for _, c := range res.Content {
@@ -165,7 +165,7 @@ func part(c sdk.Content) string {
 	case *sdk.ImageContent:
 		return fmt.Sprintf("[an image, %s, %d bytes]", c.MIMEType, len(c.Data))
 	case *sdk.AudioContent:
-		return fmt.Sprintf("[a sound, %s, %d bytes]", c.MIMEType, len(c.Data))
+		return fmt.Sprintf("[audio, %s, %d bytes]", c.MIMEType, len(c.Data))
 	case *sdk.ResourceLink:
 		return fmt.Sprintf("[a link to %s, %s: %s]", c.URI, c.Name, c.Description)
 	case *sdk.EmbeddedResource:

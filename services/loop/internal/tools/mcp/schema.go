@@ -75,10 +75,10 @@ func compile(raw any, budget *int) (s schema, err error) {
 	}
 	var parsed jsonschema.Schema
 	if err := json.Unmarshal(s.text, &parsed); err != nil {
-		return s, fmt.Errorf("its schema is none: %w", calm(err))
+		return s, fmt.Errorf("its schema is not valid: %w", calm(err))
 	}
 	if s.resolved, err = parsed.Resolve(nil); err != nil {
-		return s, fmt.Errorf("its schema is none: %w", calm(err))
+		return s, fmt.Errorf("its schema is not valid: %w", calm(err))
 	}
 	return s, nil
 }

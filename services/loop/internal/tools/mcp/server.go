@@ -93,9 +93,9 @@ func (s Server) check(out safehttp.Options) error {
 	for name, value := range s.Headers {
 		switch {
 		case !headerName.MatchString(name) || strings.ContainsAny(value.Reveal(), "\r\n\x00"):
-			return fmt.Errorf("header %.40q is none", name)
+			return fmt.Errorf("header %.40q is not valid", name)
 		case slices.Contains(ours, textproto.CanonicalMIMEHeaderKey(name)):
-			return fmt.Errorf("header %s is set by the protocol", name)
+			return fmt.Errorf("header %s is reserved for the protocol", name)
 		}
 	}
 	return nil
