@@ -124,7 +124,7 @@ func TestCrashSideBySide(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := outcomeOf(t, calm, command)
-	if len(calm.Outputs.Kept()) == 0 {
+	if len(calm.Outputs.All()) == 0 {
 		t.Fatal("no output was long: the test proves nothing of those")
 	}
 	for at := 1; at <= len(ports.Ports); at++ {
@@ -142,7 +142,7 @@ func TestCrashSideBySide(t *testing.T) {
 				if diff := cmp.Diff(want, outcomeOf(t, w, command), timeless); diff != "" {
 					t.Errorf("another outcome than without the crash (-want +got):\n%s", diff)
 				}
-				if diff := cmp.Diff(calm.Outputs.Kept(), w.Outputs.Kept()); diff != "" {
+				if diff := cmp.Diff(calm.Outputs.All(), w.Outputs.All()); diff != "" {
 					t.Errorf("other outputs than without the crash (-want +got):\n%.300s", diff)
 				}
 			})
@@ -273,7 +273,7 @@ func TestLongOutput(t *testing.T) {
 	if !strings.HasPrefix(got, "x"+strings.Repeat("é", 4_999)+"\n[10002 more bytes were cut: the whole is kept for 7 days as output 0 of turn run1.1") {
 		t.Errorf("the turn has …%q", last(got))
 	}
-	if diff := cmp.Diff(map[string]string{"run1.1.0": long}, w.Outputs.Kept()); diff != "" {
+	if diff := cmp.Diff(map[string]string{"run1.1.0": long}, w.Outputs.All()); diff != "" {
 		t.Errorf("kept (-want +got):\n%.300s", diff)
 	}
 	ports := enginetest.Crash{}
@@ -301,7 +301,7 @@ func TestLongOutput(t *testing.T) {
 		return engine.Output{Text: strings.Repeat("y", api.MaxOutput+5)}, nil
 	})
 	turns, _ = run(t, w, command)
-	if n := len(w.Outputs.Kept()["run1.1.0"]); n != api.MaxOutput || !strings.Contains(turns[0].Calls[0].Result, "of its first 16 MiB") {
+	if n := len(w.Outputs.All()["run1.1.0"]); n != api.MaxOutput || !strings.Contains(turns[0].Calls[0].Result, "of its first 16 MiB") {
 		t.Errorf("of more than can be kept %d bytes are, the turn says …%q", n, last(turns[0].Calls[0].Result))
 	}
 }

@@ -505,7 +505,7 @@ func TestStaleView(t *testing.T) {
 	if err := w.Run(t.Context(), crash.Gate, command); !errors.Is(err, enginetest.ErrCrash) {
 		t.Fatalf("got %v, want a crash", err)
 	}
-	e, ev := w.Engine(enginetest.Open)
+	e, ev := w.Engine()
 	e.Store = staleStore{w.Store, stale}
 	if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
 		t.Errorf("an owner with an old view ended with %v, want a conflict", err)
@@ -535,7 +535,7 @@ func TestStaleJournal(t *testing.T) {
 		if cancelled {
 			store.Cancel(command.Run, "enough")
 		}
-		e, ev := w.Engine(enginetest.Open)
+		e, ev := w.Engine()
 		e.Journal = emptyJournal{e.Journal}
 		if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
 			t.Errorf("cancelled %t: without the journal the run came to %v, want a conflict", cancelled, err)

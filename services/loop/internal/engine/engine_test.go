@@ -506,7 +506,7 @@ func TestLeaseLost(t *testing.T) {
 	w := world(asks("", "look", "fire"), says("done"))
 	begun, recorded := 0, 0
 	owner := func(ctx context.Context) error {
-		e, ev := w.Engine(enginetest.Open)
+		e, ev := w.Engine()
 		e.Begun = func(api.Run, engine.Input, api.Tier, int64) func() {
 			begun++
 			return func() { recorded++ }

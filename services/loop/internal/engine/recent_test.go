@@ -29,7 +29,8 @@ func TestConversationIsRemembered(t *testing.T) {
 			const n, other, dead = 45, 20, 25 // numbers of runs
 			w, plain := long(tt.window, tt.size), long(tt.window, tt.size)
 			read := 0
-			e, ev := w.Engine(func(ctx context.Context, port string, do func() error) error {
+			e, ev := w.Engine()
+			counted := enginetest.With(t.Context(), func(ctx context.Context, port string, do func() error) error {
 				if port == "conversation" {
 					read++
 				}
@@ -53,7 +54,7 @@ func TestConversationIsRemembered(t *testing.T) {
 						err = nil
 					}
 				default:
-					err = e.Run(t.Context(), cmd, ev)
+					err = e.Run(counted, cmd, ev)
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 // RunStore tests an implementation of engine.Store. open returns a new store with the
 // sleeping agents ada and bob, each with the sessions <id>-main and <id>-two.
 func RunStore(t *testing.T, open func(t *testing.T) Stores) {
-	for name, test := range map[string]func(*testing.T, Stores){
+	each(t, open, map[string]func(*testing.T, Stores){
 		"known of nothing":        knownOfNothing,
 		"started":                 started,
 		"begun with a turn":       begunWithTurn,
@@ -31,7 +31,11 @@ func RunStore(t *testing.T, open func(t *testing.T) Stores) {
 		"owners at the same time": ownersAtOnce,
 		"runs at the same time":   runsAtOnce,
 		"history":                 history,
-	} {
+	})
+}
+
+func each(t *testing.T, open func(t *testing.T) Stores, tests map[string]func(*testing.T, Stores)) {
+	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, open(t))

@@ -27,18 +27,13 @@ type Stores interface {
 
 // RunContext tests an implementation of engine.ContextStore. open is as for [RunStore].
 func RunContext(t *testing.T, open func(t *testing.T) Stores) {
-	for name, test := range map[string]func(*testing.T, Stores){
+	each(t, open, map[string]func(*testing.T, Stores){
 		"conversation of nothing": conversationOfNothing,
 		"conversation":            conversation,
 		"compactions":             compactions,
 		"texts":                   texts,
 		"prompts":                 prompts,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(t, open(t))
-		})
-	}
+	})
 }
 
 // Reference returns the reference of turn n's prompt.

@@ -15,6 +15,29 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
+// table is a map that is safe for concurrent use. The zero value is empty.
+type table[V any] struct {
+	mu sync.Mutex
+	of map[string]V
+}
+
+// update replaces the value of a key; f gets the zero value for one that is not there.
+func (t *table[V]) update(key string, f func(V) V) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of == nil {
+		t.of = map[string]V{}
+	}
+	t.of[key] = f(t.of[key])
+}
+
+// All returns a copy of the map.
+func (t *table[V]) All() map[string]V {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.of)
+}
+
 // Journal stores encoded steps and checks the expected last sequence as the stream
 // does. It adds the events of the steps to the stream.
 type Journal struct {
@@ -31,27 +54,29 @@ type entry struct {
 }
 
 // Append implements engine.Journal.
-func (j *Journal) Append(_ context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
-	data, err := api.Encode(step)
-	if err != nil {
-		return 0, err
-	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if at := j.last(cmd.Session); at != last {
-		return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
-	}
-	events, err := api.Journal{
-		Session: cmd.Session, Run: step.Run, Agent: cmd.Agent, Turn: step.Turn, Kind: step.Kind(), Form: api.JournalForm, Entry: data,
-	}.Events()
-	if err != nil {
-		return 0, err
-	}
-	for _, m := range events {
-		j.stream.add(idOf(m), m)
-	}
-	j.entries = append(j.entries, entry{session: cmd.Session, run: step.Run, turn: step.Turn, data: data})
-	return uint64(len(j.entries)), nil
+func (j *Journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
+	return result(ctx, "append "+step.Kind(), func() (uint64, error) {
+		data, err := api.Encode(step)
+		if err != nil {
+			return 0, err
+		}
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		if at := j.last(cmd.Session); at != last {
+			return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
+		}
+		events, err := api.Journal{
+			Session: cmd.Session, Run: step.Run, Agent: cmd.Agent, Turn: step.Turn, Kind: step.Kind(), Form: api.JournalForm, Entry: data,
+		}.Events()
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range events {
+			j.stream.add(idOf(m), m)
+		}
+		j.entries = append(j.entries, entry{session: cmd.Session, run: step.Run, turn: step.Turn, data: data})
+		return uint64(len(j.entries)), nil
+	})
 }
 
 func (j *Journal) last(session string) uint64 {
@@ -64,8 +89,9 @@ func (j *Journal) last(session string) uint64 {
 }
 
 // Tail implements engine.Journal.
-func (j *Journal) Tail(_ context.Context, cmd api.Run, after uint64) ([]engine.Step, uint64, error) {
-	return j.tail(cmd.Session, after)
+func (j *Journal) Tail(ctx context.Context, cmd api.Run, after uint64) (steps []engine.Step, last uint64, err error) {
+	err = through(ctx, "tail", func() (err error) { steps, last, err = j.tail(cmd.Session, after); return err })
+	return steps, last, err
 }
 
 func (j *Journal) tail(session string, after uint64) ([]engine.Step, uint64, error) {
@@ -121,35 +147,39 @@ type Router struct {
 
 	mu        sync.Mutex
 	answers   map[string]api.Completion
-	paid      map[string]int
-	confirmed map[string]bool
-	spent     map[string]api.Micros // by turn
 	requests  []api.Complete
+	paid      table[int]
+	confirmed table[bool]
+	spent     table[api.Micros] // by turn
 }
 
 // Complete implements engine.Router.
-func (r *Router) Complete(_ context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
-	req := q.Complete
+func (r *Router) Complete(ctx context.Context, q engine.Question, delta func(api.Delta)) (api.Completion, engine.Settling, error) {
+	c, err := result(ctx, "complete", func() (api.Completion, error) { return r.complete(q.Complete, delta) })
+	return c, settling{r, q.ID}, err
+}
+
+func (r *Router) complete(req api.Complete, delta func(api.Delta)) (api.Completion, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.Forget {
 		r.requests = append(r.requests, req)
 	}
 	if c, ok := r.answers[req.ID]; ok {
-		return c, settling{r, req.ID}, nil
+		return c, nil
 	}
 	c, err := r.Script(req)
 	if err != nil {
-		return c, nil, err
+		return c, err
 	}
 	if r.answers == nil {
-		r.answers, r.paid, r.spent = map[string]api.Completion{}, map[string]int{}, map[string]api.Micros{}
+		r.answers = map[string]api.Completion{}
 	}
 	r.answers[req.ID] = c
-	r.paid[req.ID]++
-	r.spent[req.Turn] += c.Cost
+	r.paid.update(req.ID, func(n int) int { return n + 1 })
+	r.spent.update(req.Turn, func(sum api.Micros) api.Micros { return sum + c.Cost })
 	delta(api.Delta{Content: c.Text})
-	return c, settling{r, req.ID}, nil
+	return c, nil
 }
 
 // settling is the settlement of a call; Wait confirms it.
@@ -158,45 +188,34 @@ type settling struct {
 	call   string
 }
 
-// Wait implements turn.Settling.
+// Wait implements engine.Settling.
 func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
-	return s.router.Confirm(ctx, "", s.call)
+	return nil, through(ctx, "settled", func() error { return s.router.confirm(s.call) })
 }
 
 // Confirm implements engine.Router.
-func (r *Router) Confirm(_ context.Context, _, call string) (*api.Funds, error) {
+func (r *Router) Confirm(ctx context.Context, _, call string) (*api.Funds, error) {
+	return nil, through(ctx, "confirm", func() error { return r.confirm(call) })
+}
+
+func (r *Router) confirm(call string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.answers[call]; !ok {
-		return nil, api.Errorf(api.NotFound, "no answer to call %s is stored", call)
+		return api.Errorf(api.NotFound, "no answer to call %s is stored", call)
 	}
-	if r.confirmed == nil {
-		r.confirmed = map[string]bool{}
-	}
-	r.confirmed[call] = true
-	return nil, nil
+	r.confirmed.update(call, func(bool) bool { return true })
+	return nil
 }
 
 // Confirmed reports whether a call's settlement was waited for or confirmed.
-func (r *Router) Confirmed(call string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.confirmed[call]
-}
+func (r *Router) Confirmed(call string) bool { return r.confirmed.All()[call] }
 
 // Paid returns the number of charges by call id.
-func (r *Router) Paid() map[string]int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.paid)
-}
+func (r *Router) Paid() map[string]int { return r.paid.All() }
 
 // Spent returns the cost of a turn's calls.
-func (r *Router) Spent(turn string) api.Micros {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.spent[turn]
-}
+func (r *Router) Spent(turn string) api.Micros { return r.spent.All()[turn] }
 
 // Requests returns all requests so far.
 func (r *Router) Requests() []api.Complete {
@@ -230,38 +249,42 @@ func newPolicy(now func() time.Time) *Policy {
 }
 
 // Evaluate implements engine.Policy.
-func (p *Policy) Evaluate(_ context.Context, req api.Evaluate) (api.Decision, error) {
-	hash, err := api.ArgsHash(req.Args)
-	if err != nil {
-		return api.Decision{}, err
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.asked = append(p.asked, req)
-	id := fmt.Sprintf("d-%s.%d", req.Turn, req.Index)
-	if old, ok := p.hashes[id]; ok && old != hash {
-		return api.Decision{}, api.Errorf(api.Conflict, "decided on other arguments")
-	}
-	p.hashes[id] = hash
-	d := api.Decision{ID: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By, Action: api.Allow, Code: "ALLOWED"}
-	if code := p.Deny(req); code != "" {
-		d.Action, d.Code, d.Message = api.Deny, code, "no"
-		return d, nil
-	}
-	g := api.Grant{
-		Decision: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By,
-		Expires: p.now().Add(p.TTL).UnixMicro(),
-	}
-	p.Bend(&g)
-	token, err := g.Sign(p.key)
-	d.Token = p.Swap(token)
-	return d, err
+func (p *Policy) Evaluate(ctx context.Context, req api.Evaluate) (api.Decision, error) {
+	return result(ctx, "evaluate", func() (api.Decision, error) {
+		hash, err := api.ArgsHash(req.Args)
+		if err != nil {
+			return api.Decision{}, err
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked = append(p.asked, req)
+		id := fmt.Sprintf("d-%s.%d", req.Turn, req.Index)
+		if old, ok := p.hashes[id]; ok && old != hash {
+			return api.Decision{}, api.Errorf(api.Conflict, "decided on other arguments")
+		}
+		p.hashes[id] = hash
+		d := api.Decision{ID: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By, Action: api.Allow, Code: "ALLOWED"}
+		if code := p.Deny(req); code != "" {
+			d.Action, d.Code, d.Message = api.Deny, code, "no"
+			return d, nil
+		}
+		g := api.Grant{
+			Decision: id, Agent: req.Agent, Turn: req.Turn, Index: req.Index, Tool: req.Tool, ArgsHash: hash, By: req.By,
+			Expires: p.now().Add(p.TTL).UnixMicro(),
+		}
+		p.Bend(&g)
+		token, err := g.Sign(p.key)
+		d.Token = p.Swap(token)
+		return d, err
+	})
 }
 
 // Verify implements engine.Policy.
-func (p *Policy) Verify(_ context.Context, token string) (api.Grant, error) {
-	public, _ := p.key.Public().(ed25519.PublicKey)
-	return api.VerifyGrant(token, public)
+func (p *Policy) Verify(ctx context.Context, token string) (api.Grant, error) {
+	return result(ctx, "verify", func() (api.Grant, error) {
+		public, _ := p.key.Public().(ed25519.PublicKey)
+		return api.VerifyGrant(token, public)
+	})
 }
 
 // Asked returns all requests to Evaluate so far.
@@ -277,45 +300,40 @@ type Inbox struct {
 
 	mu      sync.Mutex
 	claimer string
-	settled map[string]int
+	settled table[int]
 }
 
 // Claim implements engine.Inbox.
-func (i *Inbox) Claim(_ context.Context, _, run, from string) ([]api.InboxMessage, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.claimer == "" {
-		i.claimer = run
-	}
-	if i.claimer != run {
-		return nil, nil
-	}
-	var out []api.InboxMessage
-	for _, m := range i.Messages {
-		if from == "" || from == m.From {
-			out = append(out, m)
+func (i *Inbox) Claim(ctx context.Context, _, run, from string) ([]api.InboxMessage, error) {
+	return result(ctx, "claim", func() ([]api.InboxMessage, error) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.claimer == "" {
+			i.claimer = run
 		}
-	}
-	return out, nil
+		if i.claimer != run {
+			return nil, nil
+		}
+		var out []api.InboxMessage
+		for _, m := range i.Messages {
+			if from == "" || from == m.From {
+				out = append(out, m)
+			}
+		}
+		return out, nil
+	})
 }
 
 // Settle implements engine.Inbox.
-func (i *Inbox) Settle(_ context.Context, _, run string) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.settled == nil {
-		i.settled = map[string]int{}
-	}
-	i.settled[run]++
-	return nil
+func (i *Inbox) Settle(ctx context.Context, _, run string) error {
+	return through(ctx, "settle", func() error {
+		i.settled.update(run, func(n int) int { return n + 1 })
+		return nil
+	})
 }
 
 // Settled returns the number of times that a run settled its messages.
-func (i *Inbox) Settled(run string) int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.settled[run]
-}
+func (i *Inbox) Settled(run string) int { return i.settled.All()[run] }
 
 // Treasury returns the same tier for all agents, and Err.
 type Treasury struct {
@@ -324,34 +342,38 @@ type Treasury struct {
 	// Settling returns the cost and the hold of a turn, and whether its call is still
 	// in progress; nil: no call is in progress.
 	Settling func() (api.Spent, bool)
+
+	router *Router // charges the calls
+}
+
+// Spent implements engine.Treasury.
+func (t *Treasury) Spent(ctx context.Context, _, turn string) (api.Spent, error) {
+	return result(ctx, "spent", func() (api.Spent, error) {
+		if t.Settling != nil {
+			if s, going := t.Settling(); going {
+				return s, t.Err
+			}
+		}
+		return api.Spent{Paid: t.router.Spent(turn)}, t.Err
+	})
 }
 
 // Balance implements engine.Treasury.
-func (t *Treasury) Balance(_ context.Context, agent string) (api.Balance, error) {
-	return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
+func (t *Treasury) Balance(ctx context.Context, agent string) (api.Balance, error) {
+	return result(ctx, "balance", func() (api.Balance, error) {
+		return api.Balance{Agent: agent, Tier: t.Tier}, t.Err
+	})
 }
 
 // Effects records the effects of tool calls.
-type Effects struct {
-	mu   sync.Mutex
-	done map[string][]string
-}
+type Effects struct{ done table[[]string] }
 
 func (e *Effects) add(tool, key string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.done == nil {
-		e.done = map[string][]string{}
-	}
-	e.done[tool] = append(e.done[tool], key)
+	e.done.update(tool, func(keys []string) []string { return append(keys, key) })
 }
 
 // Of returns the keys of a tool's effects, in order.
-func (e *Effects) Of(tool string) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Clone(e.done[tool])
-}
+func (e *Effects) Of(tool string) []string { return slices.Clone(e.done.All()[tool]) }
 
 // Queue holds the queued runs of sessions and the functions that cancel running ones.
 type Queue struct {
@@ -362,11 +384,13 @@ type Queue struct {
 }
 
 // Waiting implements engine.Queue.
-func (q *Queue) Waiting(_ context.Context, cmd api.Run) ([]api.Run, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	clear(q.wanted)
-	return slices.Clone(q.waiting[cmd.Session]), nil
+func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
+	return result(ctx, "waiting", func() ([]api.Run, error) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		clear(q.wanted)
+		return slices.Clone(q.waiting[cmd.Session]), nil
+	})
 }
 
 // Watch implements engine.Queue.
@@ -412,54 +436,29 @@ func (q *Queue) Cancel(run string) {
 }
 
 // Alarms stores the alarms that were set, by id.
-type Alarms struct {
-	mu  sync.Mutex
-	set map[string]api.SetAlarm
-}
+type Alarms struct{ table[api.SetAlarm] }
 
 // SetAlarm implements engine.Alarms.
-func (a *Alarms) SetAlarm(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.set == nil {
-		a.set = map[string]api.SetAlarm{}
-	}
-	a.set[m.ID] = m
-	return api.Alarm{Agent: m.Agent, At: m.At}, nil
+func (a *Alarms) SetAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, error) {
+	return result(ctx, "set alarm", func() (api.Alarm, error) {
+		a.update(m.ID, func(api.SetAlarm) api.SetAlarm { return m })
+		return api.Alarm{Agent: m.Agent, At: m.At}, nil
+	})
 }
 
-// All returns the alarms by id.
-func (a *Alarms) All() map[string]api.SetAlarm {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return maps.Clone(a.set)
-}
-
-// Outputs keeps outputs in memory.
+// Outputs keeps outputs in memory, by call.
 type Outputs struct {
-	Err error // returned by every call; nil: none
+	table[string]
 
-	mu   sync.Mutex
-	kept map[string]string
+	Err error // returned by every call; nil: none
 }
 
 // Keep implements engine.Outputs.
-func (o *Outputs) Keep(_ context.Context, turn string, index int, text string) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.Err != nil {
+func (o *Outputs) Keep(ctx context.Context, turn string, index int, text string) error {
+	return through(ctx, "keep", func() error {
+		if o.Err == nil {
+			o.update(fmt.Sprintf("%s.%d", turn, index), func(string) string { return text })
+		}
 		return o.Err
-	}
-	if o.kept == nil {
-		o.kept = map[string]string{}
-	}
-	o.kept[fmt.Sprintf("%s.%d", turn, index)] = text
-	return nil
-}
-
-// Kept returns the stored outputs by call.
-func (o *Outputs) Kept() map[string]string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return maps.Clone(o.kept)
+	})
 }

@@ -121,13 +121,12 @@ func (s *Stream) Deltas() (out []string) {
 // events implements engine.Events for one owner.
 type events struct {
 	stream  *Stream
-	gate    Gate
 	lossy   bool
 	pending []func()
 }
 
 func (e *events) Post(ctx context.Context, id string, m api.Message) error {
-	return e.gate(ctx, "post "+m.Subject().Name, func() error {
+	return through(ctx, "post "+m.Subject().Name, func() error {
 		add := func() { e.stream.add(id, m) }
 		if e.lossy {
 			e.pending = append(e.pending, add)
@@ -139,7 +138,7 @@ func (e *events) Post(ctx context.Context, id string, m api.Message) error {
 }
 
 func (e *events) Wait(ctx context.Context) error {
-	return e.gate(ctx, "wait", func() error {
+	return through(ctx, "wait", func() error {
 		for _, add := range e.pending {
 			add()
 		}

@@ -53,10 +53,11 @@ const Start = 1_790_000_000_000_000
 // New returns a world with a store, whose router answers with script.
 func New(store Stores, script Script) *World {
 	w := &World{
-		Store: store, Router: &Router{Script: script}, Inbox: &Inbox{}, Treasury: &Treasury{Tier: api.TierHigh},
+		Store: store, Router: &Router{Script: script}, Inbox: &Inbox{},
 		Queue: &Queue{}, Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
 	}
 	w.LoseJournal()
+	w.Treasury = &Treasury{Tier: api.TierHigh, router: w.Router}
 	w.Policy = newPolicy(w.Now)
 	w.Tools = map[string]engine.Tool{}
 	for name, effect := range map[string]catalog.Effect{"look": catalog.Pure, "put": catalog.Idempotent, "pay": catalog.Keyed, "fire": catalog.Irreversible} {
@@ -118,47 +119,35 @@ func (w *World) Now() time.Time { return time.UnixMicro(Start + w.ticks.Add(1)*1
 // Pass advances the clock by d.
 func (w *World) Pass(d time.Duration) { w.ticks.Add(d.Milliseconds()) }
 
-// Gate is called instead of every call of a port; it calls do, or fails.
-type Gate func(ctx context.Context, port string, do func() error) error
-
-// Open is a [Gate] that calls do unless ctx has ended, as real I/O does.
-func Open(ctx context.Context, _ string, do func() error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return do()
-}
-
-// Engine returns the engine and the events of a new owner, with a gate.
-func (w *World) Engine(gate Gate) (*engine.Engine, engine.Events) {
+// Engine returns the engine and the events of a new owner. The context of a run has the
+// gate of its ports, see [With].
+func (w *World) Engine() (*engine.Engine, engine.Events) {
 	tools := map[string]engine.Tool{}
 	for name, t := range w.Tools {
 		run := t.Run
 		t.Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
-			return through(ctx, gate, "tool "+name, func() (engine.Output, error) { return run(ctx, c) })
+			return result(ctx, "tool "+name, func() (engine.Output, error) { return run(ctx, c) })
 		}
 		tools[name] = t
 	}
 	tracer := noop.NewTracerProvider().Tracer("")
+	store := gatedStore{w.Store}
 	e := &engine.Engine{
-		Store: gatedStore{w.Store, gate}, Journal: gatedJournal{w.Journal, gate}, Router: gatedRouter{w.Router, gate},
-		Policy: gatedPolicy{w.Policy, gate}, Inbox: gatedInbox{w.Inbox, gate}, Treasury: gatedTreasury{w.Treasury, w.Router, gate},
-		Queue: gatedQueue{w.Queue, gate}, Alarms: gatedAlarms{w.Alarms, gate}, Outputs: gatedOutputs{w.Outputs, gate},
-		Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
+		Store: store, Journal: w.Journal, Router: w.Router, Policy: w.Policy, Inbox: w.Inbox, Treasury: w.Treasury, Queue: w.Queue, Alarms: w.Alarms,
+		Outputs: w.Outputs, Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
 		Ending: func(context.Context, int64) {},
 		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
 	}
-	e.Context.Sources, e.Context.Memory, e.Context.Models = w.Sources, w.Memory, w.Models
-	e.Context.Store = gatedContext{w.Store, gate}
-	return e, &events{stream: w.Stream, lossy: w.Lossy, gate: gate}
+	e.Context.Sources, e.Context.Memory, e.Context.Models, e.Context.Store = w.Sources, w.Memory, w.Models, store
+	return e, &events{stream: w.Stream, lossy: w.Lossy}
 }
 
 // Run executes a run as a new owner with a gate.
 func (w *World) Run(ctx context.Context, gate Gate, cmd api.Run) error {
-	e, ev := w.Engine(gate)
-	return e.Run(ctx, cmd, ev)
+	e, ev := w.Engine()
+	return e.Run(With(ctx, gate), cmd, ev)
 }
 
 // Replay replays the recorded turns of a run. It returns their number, and an error for
