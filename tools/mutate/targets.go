@@ -47,7 +47,7 @@ func targets() []target {
 			files: []string{"services/loop/internal/engine/*.go", "services/loop/internal/replay/*.go"},
 			tests: []string{"./services/loop/internal/engine"},
 			named: []named{
-				{"services/loop/internal/engine/execution.go", "(!there || tool.Effect == catalog.Irreversible)", "(there && tool.Effect == catalog.Irreversible)", "run an intent again whose tool is gone"},
+				{"services/loop/internal/engine/call.go", "(!there || tool.Effect == catalog.Irreversible)", "(there && tool.Effect == catalog.Irreversible)", "run an intent again whose tool is gone"},
 			},
 		},
 		{

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -32,50 +33,6 @@ type Context struct {
 
 	memo   memo
 	recent conversationCache
-}
-
-// Models lists the models that the router can call. It is called before every model
-// call, so an implementation should cache the list.
-type Models interface {
-	Models(ctx context.Context) ([]api.Model, error)
-}
-
-// ContextStore stores the parts of prompts. Every write is idempotent, so two owners of
-// a run can only write the same values.
-type ContextStore interface {
-	// Conversation reads the conversation for a session's next prompt: the latest
-	// compaction and, of the turns after it, the latest n. turn is the id of the turn
-	// that the prompt is for.
-	Conversation(ctx context.Context, session, turn string, n int) (Conversation, error)
-	// Compact stores a compaction with its summary in one transaction. It does nothing
-	// if one is stored for the same session and position.
-	Compact(ctx context.Context, c Compaction) error
-	// Keep stores texts under their hashes. It does nothing for those that are stored.
-	Keep(ctx context.Context, texts map[string]string) error
-	// Text returns the text with a hash. Errors: NotFound.
-	Text(ctx context.Context, hash string) (string, error)
-	// Recorded returns the recording of a persisted turn. Errors: NotFound.
-	Recorded(ctx context.Context, turn string) (Recording, error)
-	// Prompt returns the reference of a persisted turn's prompt and the turns in the
-	// prompt, with their positions. Errors: NotFound.
-	Prompt(ctx context.Context, turn string) (Reference, []prompt.Turn, error)
-}
-
-// Conversation holds the part of a session that a prompt is built from.
-type Conversation struct {
-	Last  Compaction    // zero: none
-	Turns []prompt.Turn // after Last, oldest first, without gaps
-	Calls []Reported    // of the session's latest 20 turns, oldest first
-	Paid  api.Micros    // for compactions made before the model call of this turn
-
-	memo *prompt.Memo // of the turns; nil: not built yet
-}
-
-// Reported holds the size of a prompt in tokens, as counted locally and as reported by
-// the provider.
-type Reported struct {
-	Model             string
-	Counted, Reported int64
 }
 
 // promptBuild holds the prompt of one turn while it is built.
@@ -158,23 +115,6 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 		return nil, err
 	}
 	return m, m.fit(ctx, e, s, id)
-}
-
-// with returns the conversation extended by a persisted turn, or nil if the store must
-// be read again. The caller must not use c afterwards: both share their slices, so that
-// a turn does not copy the turns before it. Slices read from c before the call do not
-// change.
-func (c *Conversation) with(rec Record) *Conversation {
-	if rec.Position == 0 || len(c.Turns) > 0 && c.Turns[len(c.Turns)-1].Position+1 != rec.Position {
-		return nil
-	}
-	next := Conversation{Last: c.Last, Calls: c.Calls, memo: c.memo}
-	next.Turns = append(c.Turns, prompt.Turn{Turn: rec.Turn, Position: rec.Position})
-	if rec.Prompt != nil && rec.Turn.InputTokens > 0 {
-		next.Calls = append(c.Calls, Reported{rec.Turn.Model, rec.Prompt.Counted, rec.Turn.InputTokens})
-		next.Calls = next.Calls[max(0, len(next.Calls)-20):]
-	}
-	return &next
 }
 
 // sources reads the layers of the sources. A source that fails is left out, because a
@@ -307,4 +247,69 @@ func offered(a Agent, tools map[string]Tool) []api.Tool {
 		return nil
 	}
 	return out
+}
+
+// learned returns the model that answered last and the ratio of its reported to its
+// counted tokens.
+func learned(calls []Reported) (string, token.Ratio) {
+	ratio := token.Even
+	if len(calls) == 0 {
+		return "", ratio
+	}
+	model := calls[len(calls)-1].Model
+	for _, c := range calls {
+		if c.Model == model {
+			ratio = ratio.Learn(c.Counted, c.Reported)
+		}
+	}
+	return model, ratio
+}
+
+// window sets the window of the prompt to that of the model that will probably answer:
+// the agent's configured model, or else the model that answered last.
+func (e *Engine) window(m *promptBuild, a Agent, models ...string) {
+	m.in.Window = cmp.Or(a.Window, prompt.DefaultWindow)
+	m.in.Reserve = cmp.Or(a.Reserve, prompt.DefaultReserve)
+	m.in.Flush = cmp.Or(a.Flush, prompt.DefaultFlush)
+	for _, id := range models {
+		for _, known := range m.models {
+			if known.ID == id && known.Usable && known.ContextWindow > 0 {
+				m.in.Window = known.ContextWindow
+				if a.Window > 0 { // the creator limits the cost of prompts
+					m.in.Window = min(m.in.Window, a.Window)
+				}
+				m.bound()
+				return
+			}
+		}
+	}
+	m.bound()
+}
+
+// bound limits the reserve to a quarter and the flush threshold to half of the window.
+func (m *promptBuild) bound() {
+	m.in.Reserve = min(m.in.Reserve, m.in.Window/4)
+	m.in.Flush = min(m.in.Flush, m.in.Window/2)
+}
+
+// smaller reduces the window to that of the next smaller model, or to half if there is
+// none, and at most to a size that the current prompt exceeds. It returns false if the
+// window was already reduced.
+func (m *promptBuild) smaller() bool {
+	if m.shrunk {
+		return false
+	}
+	window := int64(0)
+	for _, known := range m.models {
+		if known.Usable && known.ContextWindow < m.in.Window {
+			window = max(window, known.ContextWindow)
+		}
+	}
+	if window == 0 {
+		window = m.in.Window / 2
+	}
+	m.from = m.in.Window
+	m.in.Window, m.shrunk = min(window, m.prompt.Tokens*3/4+m.in.Reserve), true
+	m.bound()
+	return true
 }

@@ -155,59 +155,6 @@ func (e *Engine) announceAgain(ctx context.Context, cmd api.Run, known Known, ev
 	return e.finish(ctx, end, last)
 }
 
-// Drop ends a run that is queued and has not begun, with the outcome in end, and
-// announces it. After a crash between the two, a repeated Drop announces the outcome
-// that was stored first.
-func (e *Engine) Drop(ctx context.Context, end End, ev Events) error {
-	stored, err := e.Store.Drop(ctx, end)
-	if err != nil {
-		return err
-	}
-	return e.announceDropped(ctx, stored, ev)
-}
-
-// Refuse is Drop for a run at the head of its session's queue. Errors: Conflict for a
-// run that has begun.
-func (e *Engine) Refuse(ctx context.Context, end End, ev Events) error {
-	known, err := e.Store.Known(ctx, end.Run)
-	if err != nil {
-		return err
-	}
-	if known.Ended != nil {
-		return e.announceAgain(ctx, end.Run, known, ev)
-	}
-	begun, err := e.refuse(ctx, known, end, ev)
-	if err == nil && begun {
-		err = api.Errorf(api.Conflict, "run %s has begun", end.Run.Run)
-	}
-	return err
-}
-
-// refuse drops a run unless it has begun; the effects of a run that has begun must be
-// recorded. The store records the begin with the run's first turn, the journal before
-// that. A journal without entries of the run is no proof, because the leader of its
-// stream may be behind (ADR 11). Therefore refuse appends an entry on top of the tail
-// that it read: if the stream accepts the entry, the run has not begun.
-func (e *Engine) refuse(ctx context.Context, known Known, end End, ev Events) (begun bool, err error) {
-	if known.Begun {
-		return true, nil
-	}
-	cmd := end.Run
-	tail, last, err := e.Journal.Tail(ctx, cmd, known.Journal)
-	if err != nil {
-		return false, err
-	}
-	for _, step := range tail {
-		if step.Run == cmd.Run && !step.Release {
-			return true, nil
-		}
-	}
-	if _, err := e.Journal.Append(ctx, cmd, Step{Run: cmd.Run, Turn: 1, Release: true}, last); err != nil {
-		return false, err
-	}
-	return false, e.Drop(ctx, end, ev)
-}
-
 // Cancelled returns the error of an operation that stopped because its run was
 // cancelled.
 func Cancelled(why string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -55,6 +56,36 @@ func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 	return nil, nil
 }
 
+// record builds the turn as it is stored. Text is cleaned of bytes that a database
+// cannot store, so that the stored and the in-memory turn are equal.
+func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
+	c := s.completion.Answer
+	t := api.Turn{
+		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
+		State: agentState, By: s.input.By, Thinking: Clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
+		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
+		Trace: s.completion.Trace, StartedAt: s.completion.StartedAt, EndedAt: now,
+	}
+	t.Input = Clean(s.words())
+	for i, call := range c.ToolCalls {
+		cs := api.CallState{Index: i, ID: Clean(call.ID), Tool: Clean(call.Name), Arguments: arguments(call)}
+		if i >= limit {
+			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
+		} else {
+			r, there := s.results[i]
+			if intent, began := s.intents[i]; !there && began {
+				r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
+			} else if !there {
+				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
+			}
+			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
+			cs.Result, cs.Error, cs.DurationMS = Clean(r.Text), Clean(r.Error), r.DurationMS
+		}
+		t.Calls = append(t.Calls, cs)
+	}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.tier}
+}
+
 // endOf returns the end of the run if the turn to be persisted is the last, and nil
 // otherwise. It also sets the session's counters and notice in rec.
 func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
@@ -68,8 +99,8 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		At: now, State: api.StateSleeping, Outcome: api.OutcomeConsumed,
 	}
 	failure := unfinished(s.completion.Answer, s.asked())
-	ends := false
-	for i, call := range s.calls(s.agent.MaxCalls) { // if there are several alarms, the earliest applies
+	calls, ends := s.calls(s.agent.MaxCalls), false
+	for i, call := range calls { // if there are several alarms, the earliest applies
 		r := s.results[i]
 		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
@@ -97,10 +128,10 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		e.sleepAfter(s, end, verdict.Why, verdict.For)
 	case !s.capped() && s.steered():
 		return nil // a queued message steers the run
-	case len(s.calls(s.agent.MaxCalls)) == 0 && failure != nil:
+	case len(calls) == 0 && failure != nil:
 		end.setError(failure)
 		e.sleepAfter(s, end, failure.Message, lifecycle.AfterNothing)
-	case len(s.calls(s.agent.MaxCalls)) == 0:
+	case len(calls) == 0:
 		e.sleepAfter(s, end, "nothing to do", lifecycle.AfterNothing)
 	case s.total+1 >= s.agent.MaxTurns:
 		e.sleepAfter(s, end, fmt.Sprintf("the limit of %d turns a run", s.agent.MaxTurns), lifecycle.AfterCycle)

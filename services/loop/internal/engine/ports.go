@@ -272,3 +272,30 @@ type Recorded interface {
 	// Wire returns [Reference.Wire].
 	Wire() bool
 }
+
+// Models lists the models that the router can call. It is called before every model
+// call, so an implementation should cache the list.
+type Models interface {
+	Models(ctx context.Context) ([]api.Model, error)
+}
+
+// ContextStore stores the parts of prompts. Every write is idempotent, so two owners of
+// a run can only write the same values.
+type ContextStore interface {
+	// Conversation reads the conversation for a session's next prompt: the latest
+	// compaction and, of the turns after it, the latest n. turn is the id of the turn
+	// that the prompt is for.
+	Conversation(ctx context.Context, session, turn string, n int) (Conversation, error)
+	// Compact stores a compaction with its summary in one transaction. It does nothing
+	// if one is stored for the same session and position.
+	Compact(ctx context.Context, c Compaction) error
+	// Keep stores texts under their hashes. It does nothing for those that are stored.
+	Keep(ctx context.Context, texts map[string]string) error
+	// Text returns the text with a hash. Errors: NotFound.
+	Text(ctx context.Context, hash string) (string, error)
+	// Recorded returns the recording of a persisted turn. Errors: NotFound.
+	Recorded(ctx context.Context, turn string) (Recording, error)
+	// Prompt returns the reference of a persisted turn's prompt and the turns in the
+	// prompt, with their positions. Errors: NotFound.
+	Prompt(ctx context.Context, turn string) (Reference, []prompt.Turn, error)
+}

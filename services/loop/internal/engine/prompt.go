@@ -3,15 +3,8 @@ package engine
 import (
 	"strings"
 
-	"github.com/anima-run/anima/pkg/api"
-
 	"github.com/anima-run/anima/services/loop/internal/prompt"
-	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
-
-func peerMessage(m api.InboxMessage) string { return prompt.PeerMessage(m) }
-func outside(s string) string               { return sanitize.Clean(s) }
-func cut(s string) string                   { return prompt.Cut(s) }
 
 // Budgets of the layers in tokens; see docs/context.md.
 const (

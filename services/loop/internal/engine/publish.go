@@ -3,9 +3,6 @@ package engine
 import (
 	"context"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/trace"
-
 	"github.com/anima-run/anima/pkg/api"
 )
 
@@ -95,29 +92,6 @@ func (e *Engine) notifyEnd(ctx context.Context, end End) error {
 		return nil
 	}
 	return e.Over(ctx, *eventOf(end))
-}
-
-// announceDropped announces the end of a run without turns, below a root span of its own, to
-// which the readers of the announcement link. The end is not appended to the journal,
-// because another run of the session may be writing there.
-func (e *Engine) announceDropped(ctx context.Context, end End, ev Events) error {
-	ctx, span := e.Tracer.Start(ctx, "drop_run", trace.WithNewRoot(), trace.WithAttributes(attribute.String("anima.run.fate", string(end.Outcome))))
-	defer span.End()
-	if err := e.settleEnd(ctx, end); err != nil {
-		return err
-	}
-	m := eventOf(end)
-	if !end.Success {
-		if err := ev.Post(ctx, "loop_error/"+end.Run.Run, api.LoopError{
-			Run: m.Run, Session: m.Session, Code: m.Code, Reason: m.Reason, Error: m.Error, Next: m.Next, At: m.At,
-		}); err != nil {
-			return err
-		}
-	}
-	if err := ev.Post(ctx, "loop_end/"+end.Run.Run, *m); err != nil {
-		return err
-	}
-	return ev.Wait(ctx)
 }
 
 func eventOf(end End) *api.LoopEnd {

@@ -3,6 +3,8 @@ package engine
 import (
 	"sync"
 
+	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
@@ -101,4 +103,44 @@ func (c *Conversation) bytes() int {
 		n *= 2
 	}
 	return n
+}
+
+// Conversation holds the part of a session that a prompt is built from.
+type Conversation struct {
+	Last  Compaction    // zero: none
+	Turns []prompt.Turn // after Last, oldest first, without gaps
+	Calls []Reported    // of the session's latest 20 turns, oldest first
+	Paid  api.Micros    // for compactions made before the model call of this turn
+
+	memo *prompt.Memo // of the turns; nil: not built yet
+}
+
+// Reported holds the size of a prompt in tokens, as counted locally and as reported by
+// the provider.
+type Reported struct {
+	Model             string
+	Counted, Reported int64
+}
+
+// with returns the conversation extended by a persisted turn, or nil if the store must
+// be read again. The caller must not use c afterwards: both share their slices, so that
+// a turn does not copy the turns before it. Slices read from c before the call do not
+// change.
+func (c *Conversation) with(rec Record) *Conversation {
+	if rec.Position == 0 || len(c.Turns) > 0 && c.Turns[len(c.Turns)-1].Position+1 != rec.Position {
+		return nil
+	}
+	next := Conversation{Last: c.Last, Calls: c.Calls, memo: c.memo}
+	next.Turns = append(c.Turns, prompt.Turn{Turn: rec.Turn, Position: rec.Position})
+	if rec.Prompt != nil && rec.Turn.InputTokens > 0 {
+		next.Calls = append(c.Calls, Reported{rec.Turn.Model, rec.Prompt.Counted, rec.Turn.InputTokens})
+		next.Calls = next.Calls[max(0, len(next.Calls)-20):]
+	}
+	return &next
+}
+
+// LastModel returns the model that answered last, "" if there is none.
+func (c *Conversation) LastModel() string {
+	model, _ := learned(c.Calls)
+	return model
 }

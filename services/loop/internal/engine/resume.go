@@ -8,21 +8,10 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-)
 
-// refused returns the end of a run that must not begin, nil if the run may begin.
-func refused(cmd api.Run, k Known, at int64) *End {
-	end := &End{Run: cmd, Input: Input{By: cmd.By}, Code: api.Denied, At: at, Outcome: api.OutcomeDropped}
-	switch {
-	case k.Cancelled != "":
-		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled
-	case k.Terminated != "":
-		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, "the session is terminated: "+k.Terminated
-	default:
-		return nil
-	}
-	return end
-}
+	"github.com/anima-run/anima/services/loop/internal/prompt"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
+)
 
 // resume reads the tail of the journal into the state and returns the earliest time at
 // which the turn may have started.
@@ -123,7 +112,7 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	case api.RunMail:
 		return e.mail(ctx, s, s.cmd.By.Address, "")
 	case api.RunWake:
-		text = "[wake] " + outside(s.cmd.Content)
+		text = "[wake] " + sanitize.Clean(s.cmd.Content)
 		if s.cmd.By.Kind == api.Peer { // a wake for mail, created by an older release
 			return e.mail(ctx, s, "", text)
 		}
@@ -157,10 +146,10 @@ func (e *Engine) mail(ctx context.Context, s *state, from, text string) (Input, 
 	by := []api.Principal{s.cmd.By}
 	for _, m := range messages {
 		by = append(by, api.Principal{Kind: api.Peer, Address: m.From})
-		text = strings.TrimSpace(text + "\n\n" + peerMessage(m))
+		text = strings.TrimSpace(text + "\n\n" + prompt.PeerMessage(m))
 	}
 	if text == "" {
-		text = "[" + outside(s.cmd.Content) + ": it is not there any more]"
+		text = "[" + sanitize.Clean(s.cmd.Content) + ": it is not there any more]"
 	}
 	return Input{Text: text, By: api.Lowest(by...), Inbox: len(messages)}, nil
 }

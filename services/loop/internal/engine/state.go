@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -144,57 +142,4 @@ func (s *state) next(rec Record) {
 // spends reports whether a call of the turn may have changed the agent's funds.
 func (s *state) spends() bool {
 	return slices.ContainsFunc(s.completion.Answer.ToolCalls, func(c api.ToolCall) bool { return s.tools[c.Name].Spends })
-}
-
-// calls returns the calls of the turn's thought that are to be executed: at most limit,
-// and none if the completion was withheld.
-func (s *state) calls(limit int) []api.ToolCall {
-	all := s.completion.Answer.ToolCalls
-	if withheld(s.completion.Answer.Finish) {
-		return nil
-	}
-	return all[:min(len(all), limit)]
-}
-
-// record builds the turn as it is stored. Text is cleaned of bytes that a database
-// cannot store, so that the stored and the in-memory turn are equal.
-func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
-	c := s.completion.Answer
-	t := api.Turn{
-		ID: ID(s.cmd.Run, s.number), Agent: s.agent.ID, Session: s.cmd.Session, Run: s.cmd.Run, Number: s.number,
-		State: agentState, By: s.input.By, Thinking: Clean(c.Text), Calls: []api.CallState{}, Model: c.Model, Provider: c.Provider,
-		Finish: c.Finish, InputTokens: c.InputTokens, OutputTokens: c.OutputTokens, Cost: c.Cost,
-		Trace: s.completion.Trace, StartedAt: s.completion.StartedAt, EndedAt: now,
-	}
-	t.Input = Clean(s.words())
-	for i, call := range c.ToolCalls {
-		cs := api.CallState{Index: i, ID: Clean(call.ID), Tool: Clean(call.Name), Arguments: arguments(call)}
-		if i >= limit {
-			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
-		} else {
-			r, there := s.results[i]
-			if intent, began := s.intents[i]; !there && began {
-				r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
-			} else if !there {
-				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
-			}
-			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
-			cs.Result, cs.Error, cs.DurationMS = Clean(r.Text), Clean(r.Error), r.DurationMS
-		}
-		t.Calls = append(t.Calls, cs)
-	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.tier}
-}
-
-// arguments returns the arguments as the model wrote them. Text that is not JSON
-// becomes a JSON string, so that every reader can decode the row.
-func arguments(c api.ToolCall) json.RawMessage {
-	if json.Valid([]byte(c.Arguments)) {
-		return json.RawMessage(Clean(c.Arguments))
-	}
-	quoted, err := api.Encode(c.Arguments)
-	if err != nil {
-		return json.RawMessage(`null`)
-	}
-	return quoted
 }
