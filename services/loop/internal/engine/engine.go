@@ -269,7 +269,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	}
 	tookUp := !s.owned
 	if tookUp { // the first turn that this owner executes
-		if err := e.begin(ctx, s, ev, id, funded); err != nil {
+		if err := e.begin(ctx, s, ev, funded); err != nil {
 			return nil, err
 		}
 		if s.number == 1 && s.agent.State == api.StateDead {

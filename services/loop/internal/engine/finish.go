@@ -177,7 +177,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		s.input = Input{Text: s.cmd.Content, By: s.cmd.By}
 	}
 	if !s.owned { // the run ends before this owner began it; the previous owner may not have completed continueRun
-		if gerr := e.continueRun(ctx, s, ev, ID(s.cmd.Run, s.number)); gerr != nil && !fatal(gerr) {
+		if gerr := e.continueRun(ctx, s, ev); gerr != nil && !fatal(gerr) {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), gerr)
 		}
 	}

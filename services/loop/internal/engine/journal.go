@@ -72,6 +72,15 @@ func (s Step) Kind() string {
 	return api.EntryResult
 }
 
+// Events returns the events that the step announces in the journal of a run.
+func (s Step) Events(cmd api.Run) ([]api.Message, error) {
+	data, err := api.Encode(s)
+	if err != nil {
+		return nil, err
+	}
+	return api.Journal{Session: cmd.Session, Run: s.Run, Agent: cmd.Agent, Turn: s.Turn, Kind: s.Kind(), Form: api.JournalForm, Entry: data}.Events()
+}
+
 // Begin records that an owner started or resumed the run. The first one fixes the run's
 // input; each later one fences the previous owner.
 type Begin struct {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -10,49 +11,41 @@ import (
 // the turn in progress. That release published the events separately from the entries,
 // and may have crashed in between. The ids of the events derive from run, turn and
 // index, so the stream stores each event once.
-func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events, id string) error {
+func (e *Engine) repeatOld(ctx context.Context, s *state, ev Events) error {
 	if len(s.old) == 0 {
 		return nil
 	}
 	for _, step := range s.old {
-		post := func(event string, m api.Message) error { return ev.Post(ctx, event, m) }
-		var err error
-		switch {
-		case step.Begin != nil && step.Begin.Input != nil:
-			err = post("loop_start/"+s.cmd.Run, api.LoopStart{
-				Run: s.cmd.Run, Session: s.cmd.Session, Agent: s.agent.ID, Kind: s.cmd.Kind, At: step.Begin.At,
-			})
-		case step.Completion != nil:
-			t := step.Completion
-			if err = post("loop_context/"+id, api.LoopContext{
-				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: t.Tokens, At: t.StartedAt,
-			}); err == nil {
-				err = post("loop_execute/"+id, api.LoopExecute{
-					Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, ToolCount: t.Offered, At: t.StartedAt,
-				})
-			}
-		case step.Intent != nil && s.completion != nil:
-			call := s.completion.Answer.ToolCalls[step.Intent.Index]
-			err = post("tool_start/"+Key(s.cmd.Run, s.number, step.Intent.Index), api.ToolStart{
-				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: step.Intent.Index, ToolName: call.Name, ToolCallID: call.ID,
-				Arguments: arguments(call), At: step.Intent.At,
-			})
-		case step.Result != nil && s.completion != nil:
-			r, call := *step.Result, s.completion.Answer.ToolCalls[step.Result.Index]
-			text := r.Text
-			if text == "" {
-				text = r.Error
-			}
-			err = post("tool_end/"+Key(s.cmd.Run, s.number, r.Index), api.ToolEnd{
-				Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Index: r.Index, ToolName: call.Name, ToolCallID: call.ID,
-				Outcome: r.Outcome, Result: text, Duration: r.DurationMS, At: r.At,
-			})
-		}
+		events, err := s.renewed(step).Events(s.cmd)
 		if err != nil {
 			return err
 		}
+		for _, m := range events {
+			if err := ev.Post(ctx, EventID(m), m); err != nil {
+				return err
+			}
+		}
 	}
 	return ev.Wait(ctx)
+}
+
+// renewed adds what entries of an older release lack.
+func (s *state) renewed(step Step) Step {
+	switch {
+	case step.Begin != nil && step.Begin.Input != nil:
+		b := *step.Begin
+		b.Kind = s.cmd.Kind
+		step.Begin = &b
+	case step.Intent != nil && s.completion != nil:
+		call, i := s.completion.Answer.ToolCalls[step.Intent.Index], *step.Intent
+		i.Tool, i.CallID, i.Arguments = call.Name, call.ID, arguments(call)
+		step.Intent = &i
+	case step.Result != nil && s.completion != nil:
+		call, r := s.completion.Answer.ToolCalls[step.Result.Index], *step.Result
+		r.Tool, r.CallID = call.Name, call.ID
+		step.Result = &r
+	}
+	return step
 }
 
 // finish announces the end of a run that is persisted: it appends the end to the
@@ -109,4 +102,30 @@ func (e *End) changes() []api.AgentChanged {
 		return e.Earlier
 	}
 	return append(e.Earlier[:len(e.Earlier):len(e.Earlier)], *e.Changed)
+}
+
+// EventID returns the id of a run's event, which derives from run, turn and index.
+func EventID(m api.Message) string {
+	name := m.Subject().Name + "/"
+	switch m := m.(type) {
+	case api.LoopStart:
+		return name + m.Run
+	case api.LoopContext:
+		return name + m.Turn
+	case api.LoopExecute:
+		return name + m.Turn
+	case api.ToolStart:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.ToolEnd:
+		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
+	case api.LoopPersist:
+		return name + m.Turn
+	case api.LoopError:
+		return name + m.Run
+	case api.LoopEnd:
+		return name + m.Run
+	case api.AgentChanged:
+		return fmt.Sprintf("%s%s/%d", name, m.Agent, m.Seq)
+	}
+	return ""
 }

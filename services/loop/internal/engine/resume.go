@@ -51,7 +51,7 @@ func (e *Engine) resume(ctx context.Context, s *state) (*Past, error) {
 // begin appends a begin to the journal, which fences the previous owner, and continues
 // with continueRun. funded waits until the state has the agent's funds; the caller handles its
 // error.
-func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, funded func() error) error {
+func (e *Engine) begin(ctx context.Context, s *state, ev Events, funded func() error) error {
 	b := &Begin{At: e.Now().UnixMicro(), Since: s.began.UnixMicro(), Attempt: s.attempts + 1}
 	if s.number == 1 && s.attempts == 0 {
 		input, err := e.input(ctx, s)
@@ -68,12 +68,12 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, id string, fund
 	}
 	s.attempts, s.owned = b.Attempt, true
 	_ = funded()
-	return e.continueRun(ctx, s, ev, id)
+	return e.continueRun(ctx, s, ev)
 }
 
 // continueRun applies the consequences of the run's input, and publishes again events that an
 // owner of an older release may have lost.
-func (e *Engine) continueRun(ctx context.Context, s *state, ev Events, id string) error {
+func (e *Engine) continueRun(ctx context.Context, s *state, ev Events) error {
 	if s.number == 1 {
 		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
 			s.recorded = e.Begun(s.cmd, s.input, s.tier, s.begun)
@@ -82,7 +82,7 @@ func (e *Engine) continueRun(ctx context.Context, s *state, ev Events, id string
 			return err
 		}
 	}
-	return e.repeatOld(ctx, s, ev, id)
+	return e.repeatOld(ctx, s, ev)
 }
 
 // append writes a step at the expected last sequence, together with the pending

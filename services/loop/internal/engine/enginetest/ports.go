@@ -65,14 +65,12 @@ func (j *Journal) Append(ctx context.Context, cmd api.Run, step engine.Step, las
 		if at := j.last(cmd.Session); at != last {
 			return 0, api.Errorf(api.Conflict, "the journal is at %d, not at %d", at, last)
 		}
-		events, err := api.Journal{
-			Session: cmd.Session, Run: step.Run, Agent: cmd.Agent, Turn: step.Turn, Kind: step.Kind(), Form: api.JournalForm, Entry: data,
-		}.Events()
+		events, err := step.Events(cmd)
 		if err != nil {
 			return 0, err
 		}
 		for _, m := range events {
-			j.stream.add(idOf(m), m)
+			j.stream.add(engine.EventID(m), m)
 		}
 		j.entries = append(j.entries, entry{session: cmd.Session, run: step.Run, turn: step.Turn, data: data})
 		return uint64(len(j.entries)), nil

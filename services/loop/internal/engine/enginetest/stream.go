@@ -11,32 +11,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// idOf returns the id of a run's event, which derives from run, turn and index.
-func idOf(m api.Message) string {
-	name := m.Subject().Name + "/"
-	switch m := m.(type) {
-	case api.LoopStart:
-		return name + m.Run
-	case api.LoopContext:
-		return name + m.Turn
-	case api.LoopExecute:
-		return name + m.Turn
-	case api.ToolStart:
-		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
-	case api.ToolEnd:
-		return fmt.Sprintf("%s%s.%d", name, m.Turn, m.Index)
-	case api.LoopPersist:
-		return name + m.Turn
-	case api.LoopError:
-		return name + m.Run
-	case api.LoopEnd:
-		return name + m.Run
-	case api.AgentChanged:
-		return fmt.Sprintf("%s%s/%d", name, m.Agent, m.Seq)
-	}
-	return ""
-}
-
 // Stream stores events. It keeps the first message of each id.
 type Stream struct {
 	mu     sync.Mutex
