@@ -88,12 +88,9 @@ func (h *handlers) getAgent(ctx context.Context, m api.GetAgent) (api.Agent, err
 }
 
 func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents, error) {
-	limit, err := api.PageLimit(m.Limit, api.MaxPage)
-	if err != nil {
-		return api.Agents{}, err
-	}
-	all, err := h.store.Agents(ctx, m.After, limit+1)
-	all, page := api.CutPage(all, limit, func(a api.Agent) string { return a.ID })
+	all, page, err := pageOf(m.Limit, api.MaxPage, func(a api.Agent) string { return a.ID }, func(n int) ([]api.Agent, error) {
+		return h.store.Agents(ctx, m.After, n)
+	})
 	return api.Agents{Agents: all, Page: page}, err
 }
 

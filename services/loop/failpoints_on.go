@@ -33,17 +33,9 @@ func addFailpoints(h *handlers) {
 // failpointGoalStore is a goal.Store with a failpoint at each durable write.
 type failpointGoalStore struct{ goal.Store }
 
-type made struct {
-	goal    goal.State
-	refused goal.Refusal
-}
-
-func (s failpointGoalStore) CreateGoal(ctx context.Context, n goal.New, at int64) (goal.State, goal.Refusal, error) {
-	m, err := failpoint.Value(ctx, failpoint.LoopGoalCreate, func(ctx context.Context) (m made, err error) {
-		m.goal, m.refused, err = s.Store.CreateGoal(ctx, n, at)
-		return m, err
-	})
-	return m.goal, m.refused, err
+func (s failpointGoalStore) CreateGoal(ctx context.Context, n goal.New, at int64) (g goal.State, refused goal.Refusal, err error) {
+	err = failpoint.Do(ctx, failpoint.LoopGoalCreate, func(ctx context.Context) (err error) { g, refused, err = s.Store.CreateGoal(ctx, n, at); return err })
+	return g, refused, err
 }
 
 // ChangeGoal applies the change to a copy first, to select the failpoint.

@@ -41,19 +41,15 @@ func newGoals(h *handlers) *goalHandlers {
 func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
 	// Deliveries are not limited: the goal would otherwise never continue.
 	steps := bus.Consuming{Workers: 32, AckWait: silent, MaxDeliver: -1}
+	step := func(ctx context.Context, id string) error {
+		return g.orchestrator.Step(ctx, id, bus.MetaOf(ctx).Delivered)
+	}
 	return []bus.Route{
-		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review),
-		bus.On(g.created, steps), bus.On(g.changed, steps), bus.On(g.start, steps),
+		bus.Reply(g.list), bus.Reply(g.get), bus.Reply(g.cancel), bus.Reply(g.review), bus.On(g.start, steps),
+		bus.On(func(ctx context.Context, m api.GoalCreated) error { return step(ctx, m.Goal) }, steps),
+		bus.On(func(ctx context.Context, m api.GoalChanged) error { return step(ctx, m.Goal) }, steps),
 		bus.Go(func(ctx context.Context) error { return g.expire(ctx, silent) }),
 	}
-}
-
-func (g *goalHandlers) created(ctx context.Context, m api.GoalCreated) error {
-	return g.orchestrator.Step(ctx, m.Goal, bus.MetaOf(ctx).Delivered)
-}
-
-func (g *goalHandlers) changed(ctx context.Context, m api.GoalChanged) error {
-	return g.orchestrator.Step(ctx, m.Goal, bus.MetaOf(ctx).Delivered)
 }
 
 func (g *goalHandlers) start(ctx context.Context, m api.DoTask) error {
@@ -76,22 +72,17 @@ func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
 }
 
 func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, error) {
-	limit, err := api.PageLimit(m.Limit, 50)
-	if err != nil {
-		return api.Goals{}, err
-	}
-	after, err := placeOf(m.After)
-	if err != nil {
-		return api.Goals{}, err
-	}
-	all, err := g.orchestrator.Store.Goals(ctx, goal.Query{
-		Agent: strings.ToLower(m.Agent), Status: m.Status, Limit: limit + 1, AfterAt: after.At, AfterID: after.ID,
-	})
 	views := []api.Goal{}
+	all, page, err := pageOf(m.Limit, 50, func(s goal.State) string { return cursor(s.CreatedAt, s.ID) }, func(n int) ([]goal.State, error) {
+		after, err := placeOf(m.After)
+		if err != nil {
+			return nil, err
+		}
+		return g.orchestrator.Store.Goals(ctx, goal.Query{Agent: strings.ToLower(m.Agent), Status: m.Status, Limit: n, AfterAt: after.At, AfterID: after.ID})
+	})
 	for i := range all {
 		views = append(views, viewOf(&all[i], false))
 	}
-	views, page := api.CutPage(views, limit, func(v api.Goal) string { return cursor(v.CreatedAt, v.ID) })
 	return api.Goals{Goals: views, Page: page}, err
 }
 

@@ -170,10 +170,3 @@ func (h *handlers) httpTranscript(w http.ResponseWriter, r *http.Request) {
 		more = page.More
 	}
 }
-
-// eventNames maps the names of the bus messages to the names of the HTTP events
-// (docs/reference/loop.md, Events).
-var eventNames = map[string]string{ //nolint:gochecknoglobals // a table
-	"loop_start": "loop:start", "loop_context": "loop:context", "loop_execute": "loop:execute", "tool_start": "tool:start",
-	"tool_end": "tool:end", "loop_persist": "loop:persist", "loop_end": "loop:end", "loop_error": "loop:error",
-}

@@ -77,17 +77,21 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 		case err != nil:
 			return false, err
 		case agent.State == api.StateDead:
-			return true, h.engine.Drop(ctx, engine.End{
-				Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
-				Error: "the agent is dead; the mail stays in the inbox until it is funded", Next: "fund it: anima agent fund " + agent.ID + " 5",
-			}, session.NewEvents(h.bus))
+			return true, h.endMail(ctx, *cmd, engine.End{
+				Code: api.Denied, Outcome: api.OutcomeDropped, Error: "the agent is dead; the mail stays in the inbox until it is funded",
+				Next: "fund it: anima agent fund " + agent.ID + " 5",
+			})
 		}
 		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "")
 		if err != nil {
 			return false, err
 		}
-		if len(unread.Messages) == 0 {
-			return true, h.mergeMail(ctx, *cmd)
+		if len(unread.Messages) == 0 { // an earlier run has read them
+			into, err := h.store.LastMailRun(ctx, cmd.Agent, cmd.By.Address)
+			if err != nil {
+				return false, err
+			}
+			return true, h.endMail(ctx, *cmd, engine.End{Success: true, Outcome: api.OutcomeMerged, Into: into})
 		}
 	}
 	got, err := h.store.AdmitMail(ctx, *cmd, h.cfg.mail(), h.now().UnixMicro())
@@ -96,24 +100,18 @@ func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err 
 	}
 	if got.Until > 0 {
 		until := time.UnixMicro(got.Until).UTC().Format(time.RFC3339)
-		return true, h.engine.Drop(ctx, engine.End{
-			Run: *cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonLimit, Outcome: api.OutcomeDropped, At: h.now().UnixMicro(),
-			Error: got.Why + "; the mail stays in the inbox until " + until,
-		}, session.NewEvents(h.bus))
+		return true, h.endMail(ctx, *cmd, engine.End{
+			Code: api.Denied, Reason: api.ReasonLimit, Outcome: api.OutcomeDropped, Error: got.Why + "; the mail stays in the inbox until " + until,
+		})
 	}
 	cmd.CostCap = got.Cost
 	return false, nil
 }
 
-// mergeMail ends a run whose messages an earlier run has read.
-func (h *handlers) mergeMail(ctx context.Context, cmd api.Run) error {
-	into, err := h.store.LastMailRun(ctx, cmd.Agent, cmd.By.Address)
-	if err != nil {
-		return err
-	}
-	return h.engine.Drop(ctx, engine.End{
-		Run: cmd, Input: engine.Input{By: cmd.By}, Success: true, Outcome: api.OutcomeMerged, Into: into, At: h.now().UnixMicro(),
-	}, session.NewEvents(h.bus))
+// endMail ends a run of mail without a turn.
+func (h *handlers) endMail(ctx context.Context, cmd api.Run, end engine.End) error {
+	end.Run, end.Input, end.At = cmd, engine.Input{By: cmd.By}, h.now().UnixMicro()
+	return h.engine.Drop(ctx, end, session.NewEvents(h.bus))
 }
 
 // moreMail starts a run for the oldest message whose sender's mail is not held. It is

@@ -43,26 +43,14 @@ type ownerRequests struct {
 
 func requestsOf() map[api.Owner]ownerRequests {
 	return map[api.Owner]ownerRequests{
-		api.Treasury: {
-			api.ListTreasuryTools{},
-			func(m api.Invocation) api.Message { return api.CallTreasuryTool{Invocation: m} },
-			[]string{"check_credits"},
-		},
-		api.Heartbeat: {
-			api.ListHeartbeatTools{},
-			func(m api.Invocation) api.Message { return api.CallHeartbeatTool{Invocation: m} },
-			[]string{"heartbeat_ping", "modify_heartbeat"},
-		},
-		api.Inference: {
-			api.ListInferenceTools{},
-			func(m api.Invocation) api.Message { return api.CallInferenceTool{Invocation: m} },
-			[]string{"list_models", "check_inference_spending"},
-		},
-		api.Social: {
-			api.ListSocialTools{},
-			func(m api.Invocation) api.Message { return api.CallSocialTool{Invocation: m} },
-			[]string{"send_message"},
-		},
+		api.Treasury: {api.ListTreasuryTools{}, func(m api.Invocation) api.Message { return api.CallTreasuryTool{Invocation: m} }, []string{"check_credits"}},
+		api.Heartbeat: {api.ListHeartbeatTools{}, func(m api.Invocation) api.Message { return api.CallHeartbeatTool{Invocation: m} }, []string{
+			"heartbeat_ping", "modify_heartbeat",
+		}},
+		api.Inference: {api.ListInferenceTools{}, func(m api.Invocation) api.Message { return api.CallInferenceTool{Invocation: m} }, []string{
+			"list_models", "check_inference_spending",
+		}},
+		api.Social: {api.ListSocialTools{}, func(m api.Invocation) api.Message { return api.CallSocialTool{Invocation: m} }, []string{"send_message"}},
 	}
 }
 

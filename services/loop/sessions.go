@@ -48,17 +48,26 @@ func (h *handlers) getSession(ctx context.Context, m api.GetSession) (api.Sessio
 }
 
 func (h *handlers) listSessions(ctx context.Context, m api.ListSessions) (api.Sessions, error) {
-	limit, err := api.PageLimit(m.Limit, api.MaxPage)
-	if err != nil {
-		return api.Sessions{}, err
-	}
-	after, err := placeOf(m.After)
-	if err != nil {
-		return api.Sessions{}, err
-	}
-	all, err := h.store.Sessions(ctx, strings.ToLower(m.Agent), after, limit+1)
-	all, page := api.CutPage(all, limit, func(s api.Session) string { return cursor(s.UpdatedAt, s.ID) })
+	all, page, err := pageOf(m.Limit, api.MaxPage, func(s api.Session) string { return cursor(s.UpdatedAt, s.ID) }, func(n int) ([]api.Session, error) {
+		after, err := placeOf(m.After)
+		if err != nil {
+			return nil, err
+		}
+		return h.store.Sessions(ctx, strings.ToLower(m.Agent), after, n)
+	})
 	return api.Sessions{Sessions: all, Page: page}, err
+}
+
+// pageOf reads a page of a list with at most limit entries, most if limit is 0. next
+// returns the position of an entry, read the first n entries.
+func pageOf[T any](limit, most int, next func(T) string, read func(n int) ([]T, error)) ([]T, api.Page, error) {
+	limit, err := api.PageLimit(limit, most)
+	if err != nil {
+		return nil, api.Page{}, err
+	}
+	all, err := read(limit + 1)
+	all, page := api.CutPage(all, limit, next)
+	return all, page, err
 }
 
 // cursor returns the position of an entry in a list with the latest first, as the After
@@ -98,13 +107,11 @@ func (h *handlers) getTurn(ctx context.Context, m api.GetTurn) (api.Turn, error)
 }
 
 func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, error) {
-	limit, err := api.PageLimit(m.Limit, 50)
-	if err != nil {
-		return api.Turns{}, err
-	}
-	m.Limit, m.Agent = limit+1, strings.ToLower(m.Agent)
-	all, err := h.store.Turns(ctx, m)
-	all, page := api.CutPage(all, limit, func(t api.Turn) string { return t.ID })
+	m.Agent = strings.ToLower(m.Agent)
+	all, page, err := pageOf(m.Limit, 50, func(t api.Turn) string { return t.ID }, func(n int) ([]api.Turn, error) {
+		m.Limit = n
+		return h.store.Turns(ctx, m)
+	})
 	return api.Turns{Turns: all, Page: page}, err
 }
 

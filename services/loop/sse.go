@@ -71,7 +71,8 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 		if m.More {
 			id = ""
 		}
-		return out.write(id, eventNames[strings.Split(m.Subject, ".")[3]], m.Data)
+		name := strings.Replace(strings.Split(m.Subject, ".")[3], "_", ":", 1) // loop_start becomes loop:start (docs/reference/loop.md, Events)
+		return out.write(id, name, m.Data)
 	}, bus.SessionEvents(session)...)
 	if err != nil && ctx.Err() == nil {
 		h.log.WarnContext(ctx, "event stream ended", "err", err)
@@ -88,18 +89,14 @@ type eventWriter struct {
 func (e *eventWriter) write(id, name string, data []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var b strings.Builder
-	if name == "" {
-		b.WriteString(":\n\n")
-	} else {
-		if id != "" {
-			b.WriteString("id: " + id + "\n")
-		}
-		b.WriteString("event: " + name + "\ndata: ")
-		b.Write(data) // JSON on one line
-		b.WriteString("\n\n")
+	text := ":\n\n"
+	if name != "" {
+		text = "event: " + name + "\ndata: " + string(data) + "\n\n" // JSON on one line
 	}
-	if _, err := io.WriteString(e.w, b.String()); err != nil {
+	if id != "" {
+		text = "id: " + id + "\n" + text
+	}
+	if _, err := io.WriteString(e.w, text); err != nil {
 		return err
 	}
 	if err := e.flush.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {

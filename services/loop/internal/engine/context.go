@@ -220,28 +220,21 @@ func (m *promptBuild) fit(ctx context.Context, e *Engine, s *state, id string) e
 	return nil
 }
 
-// offered returns the tools that the agent's definition grants and that are available.
+// offered returns the tools that the agent's definition grants and that are available,
+// those that it grants by a pattern last.
 func offered(a Agent, tools map[string]Tool) []api.Tool {
-	out := make([]api.Tool, 0, len(a.Tools))
-	add := func(t Tool) {
-		if t.Offered == nil || t.Offered(a) {
-			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
-		}
-	}
-	for _, name := range a.Tools {
-		if t, ok := tools[name]; ok {
-			add(t)
-		}
-	}
-	var more []string // granted by a pattern
+	var more []string
 	for name := range tools {
 		if strings.HasPrefix(name, api.MCPPrefix) && !slices.Contains(a.Tools, name) && api.Grants(a.Tools, name) {
 			more = append(more, name)
 		}
 	}
 	slices.Sort(more)
-	for _, name := range more {
-		add(tools[name])
+	out := make([]api.Tool, 0, len(a.Tools)+len(more))
+	for _, name := range slices.Concat(a.Tools, more) {
+		if t, ok := tools[name]; ok && (t.Offered == nil || t.Offered(a)) {
+			out = append(out, api.Tool{Name: t.Name, Description: t.Description, Schema: t.Schema})
+		}
 	}
 	if len(out) == 0 {
 		return nil

@@ -61,13 +61,6 @@ type Engine struct {
 	Recorded Recorded
 }
 
-// Observer records metrics. Every method is called on the run's goroutine.
-type Observer interface {
-	Turn(ctx context.Context, outcome string, d time.Duration)
-	Tool(ctx context.Context, tool string, o api.Outcome, d time.Duration)
-	Context(ctx context.Context, tokens int64)
-}
-
 // Run executes a run to its end, beginning at the step that its journal has reached.
 // Its result settles the run's message: nil if the run is over, with success or with
 // failure; an error if the run must be resumed. ctx must end when the lease on the

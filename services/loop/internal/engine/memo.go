@@ -60,10 +60,15 @@ func (m *memo) definition(a Agent) (definition, error) {
 	return known, nil
 }
 
-// kit encodes tools. The caller must not modify them afterwards.
+// toolSet encodes tools. The caller must not modify them afterwards.
 func (m *memo) toolSet(tools []OfferedTool) (*toolSet, error) {
-	if k := m.known(tools); k != nil {
-		return k, nil
+	m.mu.Lock()
+	kits := m.kits
+	m.mu.Unlock()
+	for _, k := range slices.Backward(kits) {
+		if slices.EqualFunc(k.tools, tools, same) {
+			return k, nil
+		}
 	}
 	encoded, err := api.Encode(tools)
 	if err != nil {
@@ -82,18 +87,6 @@ func (m *memo) toolSet(tools []OfferedTool) (*toolSet, error) {
 	defer m.mu.Unlock()
 	m.kits = append(m.kits[max(0, len(m.kits)+1-maxKits):len(m.kits):len(m.kits)], k)
 	return k, nil
-}
-
-func (m *memo) known(tools []OfferedTool) *toolSet {
-	m.mu.Lock()
-	all := m.kits
-	m.mu.Unlock()
-	for _, k := range slices.Backward(all) {
-		if slices.EqualFunc(k.tools, tools, same) {
-			return k
-		}
-	}
-	return nil
 }
 
 // same compares two tools. Strings and schemas that share memory are compared without

@@ -84,36 +84,31 @@ func cutCall(c api.Completion, i int) bool {
 
 const cutText = NotRun + "the answer reached its output limit in this call, whose arguments may be cut; make it again with less in it, in several calls if need be"
 
+// abnormal has the errors of completions by their finish reason.
+var abnormal = map[string]api.Error{
+	api.FinishLength:     {Code: api.Denied, Next: "ask the agent to continue, or for a shorter answer"},
+	api.FinishFilter:     {Code: api.Denied, Message: "the provider withheld the answer (content filter)", Next: "rephrase the message, or use another model"},
+	api.FinishRefusal:    {Code: api.Denied, Message: "the model refused", Next: "rephrase the message, or use another model"},
+	api.FinishEmpty:      {Code: api.Unavailable, Message: "the model's answer was empty", Next: "send the message again, or use another model"},
+	api.FinishRepetition: {Code: api.Unavailable, Message: "the model repeated itself without end and was stopped", Next: "send the message again, or use another model"},
+	api.FinishTimeout: {
+		Code: api.Unavailable, Message: "the time limit was reached before the answer was complete; the partial answer is kept",
+		Next: "ask the agent to continue, or use a faster model",
+	},
+}
+
 // unfinished returns the error of a run whose last completion has an abnormal finish
-// reason, nil for any other. The completion is kept.
+// reason, nil for any other. The completion is kept. An empty answer is no error if none
+// was asked for, as after a wake.
 func unfinished(c api.Completion, asked bool) *api.Error {
-	e := &api.Error{Reason: c.Finish}
-	switch c.Finish {
-	case api.FinishLength:
-		e.Code, e.Message = api.Denied, fmt.Sprintf("the answer was cut after %d tokens, the most that a call may have", c.OutputTokens)
-		e.Next = "ask the agent to continue, or for a shorter answer"
-	case api.FinishFilter:
-		e.Code, e.Message = api.Denied, "the provider withheld the answer (content filter)"
-		e.Next = "rephrase the message, or use another model"
-	case api.FinishRefusal:
-		e.Code, e.Message = api.Denied, "the model refused"
-		e.Next = "rephrase the message, or use another model"
-	case api.FinishEmpty:
-		if !asked { // a wake does not require an answer
-			return nil
-		}
-		e.Code, e.Message = api.Unavailable, "the model's answer was empty"
-		e.Next = "send the message again, or use another model"
-	case api.FinishRepetition:
-		e.Code, e.Message = api.Unavailable, "the model repeated itself without end and was stopped"
-		e.Next = "send the message again, or use another model"
-	case api.FinishTimeout:
-		e.Code, e.Message = api.Unavailable, "the time limit was reached before the answer was complete; the partial answer is kept"
-		e.Next = "ask the agent to continue, or use a faster model"
-	default:
+	e, ok := abnormal[c.Finish]
+	if !ok || c.Finish == api.FinishEmpty && !asked {
 		return nil
 	}
-	return e
+	if e.Reason = c.Finish; c.Finish == api.FinishLength {
+		e.Message = fmt.Sprintf("the answer was cut after %d tokens, the most that a call may have", c.OutputTokens)
+	}
+	return &e
 }
 
 // setError makes the end a failure with the error of unfinished.

@@ -299,3 +299,22 @@ type ContextStore interface {
 	// prompt, with their positions. Errors: NotFound.
 	Prompt(ctx context.Context, turn string) (Reference, []prompt.Turn, error)
 }
+
+// Observer records metrics. Every method is called on the run's goroutine.
+type Observer interface {
+	Turn(ctx context.Context, outcome string, d time.Duration)
+	Tool(ctx context.Context, tool string, o api.Outcome, d time.Duration)
+	Context(ctx context.Context, tokens int64)
+}
+
+// Unobserved is an [Observer] that records nothing.
+type Unobserved struct{}
+
+// Turn implements [Observer].
+func (Unobserved) Turn(context.Context, string, time.Duration) {}
+
+// Tool implements [Observer].
+func (Unobserved) Tool(context.Context, string, api.Outcome, time.Duration) {}
+
+// Context implements [Observer].
+func (Unobserved) Context(context.Context, int64) {}

@@ -16,13 +16,10 @@ import (
 func stale(format string, args ...any) error { return api.Errorf(api.Conflict, format, args...) }
 
 func (s *State) in(phases ...api.GoalPhase) error {
-	at := s.Phase()
-	for _, p := range phases {
-		if at == p {
-			return nil
-		}
+	if at := s.Phase(); !slices.Contains(phases, at) {
+		return stale("goal %s is in phase %s", s.ID, at)
 	}
-	return stale("goal %s is in phase %s", s.ID, at)
+	return nil
 }
 
 // Classified records the estimated number of steps and the cost of the estimate.

@@ -239,24 +239,14 @@ type Progress struct{ Total, Completed, Running, Failed, Blocked, Pending int }
 
 // Progress counts the tasks of the last plan.
 func (s *State) Progress() Progress {
-	var p Progress
-	for _, t := range s.current() {
-		p.Total++
-		switch t.Status {
-		case api.TaskCompleted:
-			p.Completed++
-		case api.TaskAssigned, api.TaskRunning:
-			p.Running++
-		case api.TaskFailed:
-			p.Failed++
-		case api.TaskBlocked:
-			p.Blocked++
-		case api.TaskPending:
-			p.Pending++
-		case api.TaskCancelled:
-		}
+	tasks, n := s.current(), map[api.TaskStatus]int{}
+	for _, t := range tasks {
+		n[t.Status]++
 	}
-	return p
+	return Progress{
+		Total: len(tasks), Completed: n[api.TaskCompleted], Running: n[api.TaskAssigned] + n[api.TaskRunning], Failed: n[api.TaskFailed],
+		Blocked: n[api.TaskBlocked], Pending: n[api.TaskPending],
+	}
 }
 
 // NewID returns the id of the goal that a call of create_goal creates. The same

@@ -45,33 +45,23 @@ const (
 )
 
 // Diagnose returns the faults of a worker, each once.
-func Diagnose(w Worker, at int64) []Signal {
-	var out []Signal
-	add := func(s Signal) {
-		if !slices.Contains(out, s) {
-			out = append(out, s)
-		}
-	}
-	if slices.Contains([]string{"dead", "failed", "stopped", "unknown", "unhealthy"}, w.Status) {
-		add(ProcessCrashed)
-	}
+func Diagnose(w Worker, at int64) (out []Signal) {
 	age := time.Duration(at-w.Seen) * time.Microsecond
-	switch {
-	case w.Silent:
-		add(HeartbeatMissing)
-	case age >= crashedAfter:
-		add(ProcessCrashed)
-	case age >= stuckAfter && slices.ContainsFunc(w.Tasks, active):
-		add(StuckOnTask)
-	}
-	if slices.ContainsFunc(w.Tasks, func(t Task) bool { return stuck(t, at) }) {
-		add(StuckOnTask)
-	}
-	if !w.Unknown && w.Balance < poorBelow {
-		add(OutOfCredits)
-	}
-	if looping(w.Tasks, at) {
-		add(ErrorLoop)
+	gone := !w.Silent && age >= crashedAfter
+	quiet := !w.Silent && !gone && age >= stuckAfter
+	for _, c := range []struct {
+		signal Signal
+		there  bool
+	}{
+		{ProcessCrashed, gone || slices.Contains([]string{"dead", "failed", "stopped", "unknown", "unhealthy"}, w.Status)},
+		{HeartbeatMissing, w.Silent},
+		{StuckOnTask, slices.ContainsFunc(w.Tasks, func(t Task) bool { return quiet && active(t) || stuck(t, at) })},
+		{OutOfCredits, !w.Unknown && w.Balance < poorBelow},
+		{ErrorLoop, looping(w.Tasks, at)},
+	} {
+		if c.there {
+			out = append(out, c.signal)
+		}
 	}
 	return out
 }

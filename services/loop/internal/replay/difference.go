@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -55,14 +56,9 @@ func diff(path string, a, b any) (where, x, y string, same bool) {
 }
 
 func diffMaps(path string, a, b map[string]any) (where, x, y string, same bool) {
-	keys := slices.Collect(maps.Keys(a))
-	for k := range b {
-		if _, both := a[k]; !both {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
-	for _, k := range keys {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	for _, k := range slices.Sorted(maps.Keys(all)) {
 		if where, x, y, same := diff(path+"."+k, a[k], b[k]); !same {
 			return where, x, y, false
 		}
@@ -74,12 +70,6 @@ func empty(v any) bool {
 	switch v := v.(type) {
 	case nil:
 		return true
-	case string:
-		return v == ""
-	case bool:
-		return !v
-	case float64:
-		return v == 0
 	case []any:
 		return len(v) == 0
 	case map[string]any:
@@ -90,7 +80,7 @@ func empty(v any) bool {
 		}
 		return true
 	}
-	return false
+	return reflect.ValueOf(v).IsZero()
 }
 
 // shownOf is the length of text shown on each side of a difference, in bytes.

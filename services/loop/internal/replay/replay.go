@@ -47,7 +47,7 @@ func Replay(ctx context.Context, texts engine.ContextStore, rec engine.Recording
 		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
-		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: unobserved{}, Recorded: recorded{p},
+		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: engine.Unobserved{}, Recorded: recorded{p},
 	}
 	e.Context.Store, e.Context.Models = p, p
 	var out Replayed
@@ -99,13 +99,7 @@ func (silence) Post(context.Context, string, api.Message) error { return nil }
 func (silence) Wait(context.Context) error                      { return nil }
 func (silence) Live(context.Context, api.Message)               {}
 
-func (unobserved) Turn(context.Context, string, time.Duration)              {}
-func (unobserved) Tool(context.Context, string, api.Outcome, time.Duration) {}
-func (unobserved) Context(context.Context, int64)                           {}
-
 type silence struct{}
-
-type unobserved struct{}
 
 // unkept discards outputs; a replay executes no tools.
 type unkept struct{}

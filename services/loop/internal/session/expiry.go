@@ -71,13 +71,13 @@ func (x Expiry) Expire(ctx context.Context, cmd api.Run) (expired bool, err erro
 // Otherwise they would be checked only after those runs, because a session keeps its
 // order.
 func (x Expiry) Sweep(ctx context.Context) error {
-	for _, session := range x.Queue.sessions() {
+	for _, session := range x.Queue.running() {
 		waiting, err := x.Queue.All(ctx, session)
 		if err != nil {
 			return err
 		}
 		for _, cmd := range waiting {
-			if x.Queue.inProgress(cmd.Run) {
+			if _, here := x.Queue.running()[cmd.Run]; here {
 				continue
 			}
 			if _, err := x.Expire(ctx, cmd); err != nil && api.CodeOf(err) != api.Conflict {

@@ -120,22 +120,15 @@ func (q *Queue) Head(ctx context.Context, session string, ours uint64, done func
 	}
 }
 
-// sessions returns the sessions with a run in progress in this process.
-func (q *Queue) sessions() []string {
+// running returns the runs in progress in this process, each with its session.
+func (q *Queue) running() map[string]string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var out []string
-	for _, u := range q.runs {
-		out = append(out, u.session)
+	out := map[string]string{}
+	for run, u := range q.runs {
+		out[run] = u.session
 	}
 	return out
-}
-
-// inProgress reports whether a run is in progress in this process.
-func (q *Queue) inProgress(run string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.runs[run] != nil
 }
 
 // Watch implements engine.Queue.
@@ -195,13 +188,7 @@ func (q *Queue) Listen(ctx context.Context) error {
 // CheckCancels cancels the runs of this process whose cancel is recorded in the store,
 // because a notice may be lost.
 func (q *Queue) CheckCancels(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
-	q.mu.Lock()
-	runs := make([]string, 0, len(q.runs))
-	for run := range q.runs {
-		runs = append(runs, run)
-	}
-	q.mu.Unlock()
-	for _, run := range runs {
+	for run := range q.running() {
 		reason, err := why(ctx, run)
 		if err != nil {
 			q.log.WarnContext(ctx, "cancel of a run not read, retrying", "run", run, "err", err)

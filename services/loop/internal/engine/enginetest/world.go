@@ -134,7 +134,7 @@ func (w *World) Engine() (*engine.Engine, engine.Events) {
 	store := gatedStore{w.Store}
 	e := &engine.Engine{
 		Store: store, Journal: w.Journal, Router: w.Router, Policy: w.Policy, Inbox: w.Inbox, Treasury: w.Treasury, Queue: w.Queue, Alarms: w.Alarms,
-		Outputs: w.Outputs, Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: ignore{},
+		Outputs: w.Outputs, Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: engine.Unobserved{},
 		Ending: func(context.Context, int64) {},
 		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
@@ -297,9 +297,3 @@ func (p *Pause) Gate(_ context.Context, port string, do func() error) error {
 	}
 	return do()
 }
-
-type ignore struct{}
-
-func (ignore) Turn(context.Context, string, time.Duration)              {}
-func (ignore) Tool(context.Context, string, api.Outcome, time.Duration) {}
-func (ignore) Context(context.Context, int64)                           {}
