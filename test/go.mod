@@ -8,6 +8,7 @@ require (
 )
 
 require (
+	github.com/anima-run/anima/tools v0.0.0
 	github.com/google/go-containerregistry v0.22.1 // indirect
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
@@ -16,3 +17,5 @@ require (
 )
 
 replace github.com/anima-run/anima/tools/image => ../tools/image
+
+replace github.com/anima-run/anima/tools => ../tools

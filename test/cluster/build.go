@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -10,19 +9,15 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
-)
 
-// flags are the flags of every build. They keep paths and times of this machine out of
-// the program.
-var flags = []string{"-trimpath", "-buildvcs=false", "-mod=readonly"}
+	"github.com/anima-run/anima/tools/gobuild"
+	jaeger "github.com/anima-run/anima/tools/jaeger/build"
+)
 
 // program describes one binary, which is built from a module that only pins its version.
 type program struct {
@@ -91,15 +86,7 @@ func build(ctx context.Context, want []string) error {
 		}
 	}
 	s := newSteps()
-	// Usually nothing has to be built, and then no lock is needed.
-	if want = slices.DeleteFunc(slices.Clone(want), isBuilt); len(want) == 0 {
-		return nil
-	}
-	unlock, err := lock(filepath.Join(cache(), "lab.lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
+	want = slices.DeleteFunc(slices.Clone(want), isBuilt)
 	for _, g := range want {
 		for _, p := range programs(g) {
 			built, err := p.build(ctx)
@@ -111,7 +98,7 @@ func build(ctx context.Context, want []string) error {
 			}
 		}
 		if g == "jaeger" {
-			if err := buildJaeger(ctx); err != nil {
+			if _, err := jaeger.Build(ctx, ""); err != nil {
 				return err
 			}
 		}
@@ -147,18 +134,6 @@ func exists(path string, err error) bool {
 	return err == nil
 }
 
-// cache returns the folder for built programs and images, which is outside of the clone.
-func cache() string {
-	if d := os.Getenv("ANIMA_CACHE"); d != "" {
-		return d
-	}
-	d, err := os.UserHomeDir()
-	if err != nil {
-		d = "/root"
-	}
-	return filepath.Join(d, ".cache", "anima")
-}
-
 // source returns the folder of this module's source, for any working directory in the
 // repository.
 func source() (string, error) {
@@ -188,7 +163,7 @@ func (p program) path() (string, error) {
 	h := sha256.New()
 	// The programs of one module share a folder. 1 is the version of ldflags; raise it to
 	// rebuild all programs.
-	fmt.Fprintln(h, 1, runtime.Version(), runtime.GOARCH, flags)
+	fmt.Fprintln(h, 1, runtime.Version(), runtime.GOARCH, gobuild.Flags())
 	kind := filepath.Base(p.module)
 	switch p.module {
 	case "../../pkg":
@@ -208,7 +183,7 @@ func (p program) path() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(cache(), kind, fmt.Sprintf("%x", h.Sum(nil))[:16], p.name), nil
+	return gobuild.Cache(kind, fmt.Sprintf("%x", h.Sum(nil))[:16], p.name)
 }
 
 func hashTree(h io.Writer, dir string) error {
@@ -234,80 +209,17 @@ func (p program) build(ctx context.Context) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if _, err := os.Stat(out); err == nil {
-		return false, nil
-	}
 	src, err := source()
 	if err != nil {
 		return false, err
 	}
-	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
-		return false, err
-	}
-	tmp := out + ".new"
-	args := append([]string{"build", "-v", "-p", parallel()}, flags...)
-	args = append(args, "-ldflags", "-s -w"+p.ldflags, "-o", tmp, p.pkg)
-	c := exec.CommandContext(ctx, "go", args...)
-	c.Dir = filepath.Join(src, p.module)
-	c.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOFLAGS=")
-	if err := progress(c, p.name); err != nil {
+	built, err := gobuild.Once(out, func(file string) error {
+		return gobuild.Compile(ctx, filepath.Join(src, p.module), p.pkg, file, "-ldflags", "-s -w"+p.ldflags)
+	})
+	if err != nil {
 		return false, fmt.Errorf("build %s: %w", p.name, err)
 	}
-	return true, os.Rename(tmp, out)
-}
-
-func parallel() string {
-	if p := os.Getenv("P"); p != "" {
-		return p
-	}
-	return "2"
-}
-
-// progress runs c, which prints a line for each package, and prints the number of
-// packages at intervals. Its error contains the end of the output.
-func progress(c *exec.Cmd, name string) error {
-	r, w := io.Pipe()
-	c.Stdout, c.Stderr = w, w
-	lines := make(chan string)
-	go func() {
-		defer close(lines)
-		for sc := bufio.NewScanner(r); sc.Scan(); {
-			lines <- sc.Text()
-		}
-		_, _ = io.Copy(io.Discard, r) // a line that is too long for the scanner must not block the program
-	}()
-	if err := c.Start(); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- c.Wait(); _ = w.Close() }()
-	start, tick := time.Now(), time.NewTicker(10*time.Second)
-	defer tick.Stop()
-	var tail []string
-	n := 0
-	for {
-		select {
-		case line, ok := <-lines:
-			if !ok {
-				if err := <-ended; err != nil {
-					return fmt.Errorf("%w\n%s", err, strings.Join(tail, "\n"))
-				}
-				return nil
-			}
-			if !strings.HasPrefix(line, "go: downloading") {
-				n++
-			}
-			if tail = append(tail, line); len(tail) > 15 {
-				tail = tail[1:]
-			}
-		case <-tick.C:
-			last := ""
-			if len(tail) > 0 {
-				last = tail[len(tail)-1]
-			}
-			fmt.Printf("         %s: %d packages, %.0f s, now %s\n", name, n, time.Since(start).Seconds(), last)
-		}
-	}
+	return built, nil
 }
 
 // natsVersion returns the version of the server that the services are tested with.
@@ -334,10 +246,7 @@ func moduleDir(ctx context.Context, pin, module string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	c := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
-	c.Dir = filepath.Join(src, "pins", pin)
-	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	out, err := c.Output()
+	out, err := gobuild.Go(ctx, filepath.Join(src, "pins", pin), "mod", "download", "-json", module).Output()
 	if err != nil {
 		return "", fmt.Errorf("get module %s: %w", module, err)
 	}
@@ -372,23 +281,4 @@ func printPath(ctx context.Context, args []string) error {
 		}
 	}
 	return fmt.Errorf("there is no program %q", args[0])
-}
-
-// lock acquires an exclusive file lock, so that concurrent builds wait for each other.
-func lock(path string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
-		fmt.Println("         waiting for another build")
-		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-			_ = f.Close()
-			return nil, err
-		}
-	}
-	return func() { _ = f.Close() }, nil
 }

@@ -12,10 +12,11 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"sort"
 	"strings"
 
+	"github.com/anima-run/anima/tools/gobuild"
 	"github.com/anima-run/anima/tools/image/pack"
+	jaeger "github.com/anima-run/anima/tools/jaeger/build"
 )
 
 // registry is the prefix of the names of images that are built here. It is not a real
@@ -25,7 +26,6 @@ const registry = "k8slab.local/"
 // Versions that cannot be read from a go.mod of this repository.
 const (
 	postgresVersion = "15"
-	jaegerVersion   = "2.13.0"
 	kedaVersion     = "2.21.0"
 )
 
@@ -56,7 +56,7 @@ func recipes(group string) []recipe {
 			name: "postgres", version: postgresVersion, group: "postgres", binary: "postgres-entry", at: "/usr/local/bin/docker-entrypoint.sh", user: "70:70",
 			env: []string{"PATH=/usr/local/bin:" + pgHome + "/bin:/usr/bin:/bin", "PGDATA=/var/lib/postgresql/data", "LANG=C.UTF-8", "PG_MAJOR=" + postgresVersion},
 		},
-		{name: "jaeger", version: jaegerVersion, group: "jaeger", at: "/usr/local/bin/jaeger"},
+		{name: "jaeger", version: strings.TrimPrefix(jaeger.Release, "v"), group: "jaeger", at: "/usr/local/bin/jaeger"},
 		{name: "keda", version: kedaVersion, group: "keda", binary: "keda", at: "/keda"},
 		{name: "keda-metrics-apiserver", version: kedaVersion, group: "keda", binary: "keda-adapter", at: "/keda-adapter"},
 		{name: "keda-admission-webhooks", version: kedaVersion, group: "keda", binary: "keda-admission-webhooks", at: "/keda-admission-webhooks"},
@@ -67,7 +67,7 @@ func recipes(group string) []recipe {
 // program returns the path of the image's main program, which may not be built yet.
 func (r recipe) program() (string, error) {
 	if r.group == "jaeger" {
-		return jaegerBinary()
+		return jaeger.Path()
 	}
 	for _, p := range programs(r.group) {
 		if p.name == r.binary {
@@ -92,7 +92,7 @@ func (r recipe) archive() (string, error) {
 			fmt.Fprintln(h, st.Size(), st.ModTime().UTC())
 		}
 	}
-	return filepath.Join(cache(), "images", fmt.Sprintf("%s_%s-%x.tar", r.name, r.version, h.Sum(nil)[:6])), nil
+	return gobuild.Cache("images", fmt.Sprintf("%s_%s-%x.tar", r.name, r.version, h.Sum(nil)[:6]))
 }
 
 // build packs the image unless it exists, and reports whether it did.
@@ -151,22 +151,6 @@ func builtImages(keda bool) map[string]string {
 		}
 	}
 	return out
-}
-
-// jaegerBinary returns the newest Jaeger in the cache, which tools/jaeger has built.
-func jaegerBinary() (string, error) {
-	found, err := filepath.Glob(filepath.Join(cache(), "jaeger", "*", "jaeger"))
-	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("there is no Jaeger in %s; run make jaeger", filepath.Join(cache(), "jaeger"))
-	}
-	age := func(p string) int64 {
-		if st, err := os.Stat(p); err == nil {
-			return st.ModTime().UnixNano()
-		}
-		return 0
-	}
-	sort.Slice(found, func(i, j int) bool { return age(found[i]) > age(found[j]) })
-	return found[0], nil
 }
 
 // pgHome is the folder of Debian's PostgreSQL.

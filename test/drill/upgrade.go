@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/anima-run/anima/tools/gobuild"
 )
 
 // previous is the tag of the images that are upgraded from.
@@ -112,7 +114,10 @@ func (w *world) checkout(ctx context.Context) (tree, commit string, err error) {
 // images builds the missing images of the services of a tree and returns the archives by
 // the names of the images.
 func (w *world) images(ctx context.Context, tree, commit string) (map[string]string, error) {
-	folder, err := cache("drill", commit)
+	folder, err := gobuild.Cache("drill", commit)
+	if err == nil {
+		err = os.MkdirAll(folder, 0o755)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -143,20 +148,6 @@ func (w *world) images(ctx context.Context, tree, commit string) (map[string]str
 		}
 	}
 	return out, nil
-}
-
-// cache creates a folder for results that are kept between drills, outside of the clone.
-func cache(names ...string) (string, error) {
-	root := os.Getenv("ANIMA_CACHE")
-	if root == "" {
-		home, err := os.UserHomeDir()
-		if err != nil {
-			return "", err
-		}
-		root = filepath.Join(home, ".cache", "anima")
-	}
-	dir := filepath.Join(root, filepath.Join(names...))
-	return dir, os.MkdirAll(dir, 0o755)
 }
 
 // previous imports the images of the commit that is upgraded from on the nodes, and

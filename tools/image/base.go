@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 
+	"github.com/anima-run/anima/tools/gobuild"
 	"github.com/anima-run/anima/tools/image/pack"
 	"github.com/anima-run/anima/tools/image/sbom"
 )
@@ -117,11 +118,11 @@ func findBusybox(ctx context.Context) (file, version string, err error) {
 			}
 		}
 	}
-	root, err := cache()
+	root, err := gobuild.Cache("busybox")
 	if err != nil {
 		return "", "", err
 	}
-	kept, err := filepath.Glob(filepath.Join(root, "busybox", "*", "bin", "busybox"))
+	kept, err := filepath.Glob(filepath.Join(root, "*", "bin", "busybox"))
 	if err != nil {
 		return "", "", err
 	}
@@ -148,7 +149,7 @@ func findBusybox(ctx context.Context) (file, version string, err error) {
 		return "", "", err
 	}
 	version = strings.TrimSpace(string(out))
-	dir := filepath.Join(root, "busybox", version)
+	dir := filepath.Join(root, version)
 	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], filepath.Join(tmp, "x")).CombinedOutput(); err != nil {
 		return "", "", fmt.Errorf("%w: %s", err, out)
 	}
@@ -185,16 +186,4 @@ func static(file string) error {
 		}
 	}
 	return nil
-}
-
-// cache returns the folder for downloaded files, which is outside of the clone.
-func cache() (string, error) {
-	if d := os.Getenv("ANIMA_CACHE"); d != "" {
-		return filepath.Abs(d)
-	}
-	d, err := os.UserHomeDir()
-	if err != nil {
-		return "", fmt.Errorf("%w; set ANIMA_CACHE to a folder for downloads", err)
-	}
-	return filepath.Join(d, ".cache", "anima"), nil
 }

@@ -8,8 +8,11 @@ require (
 )
 
 require (
+	github.com/anima-run/anima/tools v0.0.0
 	github.com/klauspost/compress v1.19.2 // indirect
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/opencontainers/image-spec v1.1.1 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 )
+
+replace github.com/anima-run/anima/tools => ..

@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/anima-run/anima/tools/jaeger/build"
 )
 
 const usage = `usage: jaeger build [-o FILE]     build it into the cache; FILE becomes a link to it
@@ -44,13 +46,13 @@ func run(ctx context.Context, args []string) error {
 		if err := f.Parse(args); err != nil {
 			return err
 		}
-		bin, err := build(ctx, *link)
+		bin, err := build.Build(ctx, *link)
 		if err == nil {
 			fmt.Println(bin)
 		}
 		return err
 	case "path":
-		bin, err := path()
+		bin, err := build.Path()
 		if err == nil {
 			fmt.Println(bin)
 		}

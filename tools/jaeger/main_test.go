@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/anima-run/anima/tools/jaeger/build"
 )
 
 func TestEverySettingOfTheConfigurationIsGiven(t *testing.T) {
@@ -70,7 +72,7 @@ func TestPortThatIsTakenIsNamed(t *testing.T) {
 func TestBuildIsTakenFromTheCache(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("ANIMA_CACHE", cache)
-	bin, err := path()
+	bin, err := build.Path()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestBuildIsTakenFromTheCache(t *testing.T) {
 	}
 	link := filepath.Join(t.TempDir(), "bin", "jaeger")
 	for range 2 { // the second time the link exists
-		if got, err := build(context.Background(), link); err != nil || got != bin {
+		if got, err := build.Build(context.Background(), link); err != nil || got != bin {
 			t.Fatalf("build: %s, %v, want %s", got, err, bin)
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/anima-run/anima/tools/jaeger/build"
 )
 
 // The configuration files. Jaeger merges them in this order.
@@ -97,7 +99,7 @@ func serve(ctx context.Context, o options) (err error) {
 			return err
 		}
 	}
-	bin, err := build(ctx, "")
+	bin, err := build.Build(ctx, "")
 	if err != nil {
 		return err
 	}
@@ -211,5 +213,5 @@ func (o options) say(took time.Duration) {
 
   anima up --jaeger     sends its traces here
 
-`, release, took.Seconds(), o.at(o.ports.otlpGRPC), o.at(o.ports.otlpHTTP), o.at(o.ports.query), kept, sampled)
+`, build.Release, took.Seconds(), o.at(o.ports.otlpGRPC), o.at(o.ports.otlpHTTP), o.at(o.ports.query), kept, sampled)
 }
