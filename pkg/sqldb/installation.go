@@ -83,21 +83,10 @@ func SettleLosses(ctx context.Context, db *DB, until, at int64) error {
 	return err
 }
 
-// marked reports whether the database has the tables of this file.
-func marked(ctx context.Context, db *DB) (bool, error) {
-	table := "select count(*) from sqlite_master where type = 'table' and name = 'losses'"
-	if db.Engine == Postgres {
-		table = "select count(to_regclass('losses'))"
-	}
-	var n int
-	err := db.QueryRowContext(ctx, table).Scan(&n)
-	return n > 0, err
-}
-
 // HasMark reports whether the database has a mark. A database of an older release has
 // none.
 func HasMark(ctx context.Context, db *DB) (bool, error) {
-	if ok, err := marked(ctx, db); err != nil || !ok {
+	if ok, err := hasTable(ctx, db, "losses"); err != nil || !ok {
 		return false, err
 	}
 	_, err := ReadMark(ctx, db)

@@ -68,7 +68,7 @@ func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 	case got < want.version:
 		return fmt.Errorf("%w: it is at migration %04d and %s is needed; run the program with the argument migrate", ErrBehind, got, want.name)
 	}
-	if ok, err := marked(ctx, db); err != nil {
+	if ok, err := hasTable(ctx, db, "losses"); err != nil {
 		return fmt.Errorf("schema version: %w", err)
 	} else if !ok {
 		return fmt.Errorf("%w: the table installation is missing; run the program with the argument migrate", ErrBehind)
@@ -78,16 +78,22 @@ func Behind(ctx context.Context, db *DB, fsys fs.FS) error {
 
 // Version returns the number of the last migration that has run; 0 if none has.
 func Version(ctx context.Context, db *DB) (int, error) {
-	table := "select count(*) from sqlite_master where type = 'table' and name = 'schema_migrations'"
-	if db.Engine == Postgres {
-		table = "select count(to_regclass('schema_migrations'))"
-	}
-	var n int
-	if err := db.QueryRowContext(ctx, table).Scan(&n); err != nil || n == 0 {
+	if ok, err := hasTable(ctx, db, "schema_migrations"); err != nil || !ok {
 		return 0, err
 	}
+	var n int
 	err := db.QueryRowContext(ctx, "select coalesce(max(version), 0) from schema_migrations").Scan(&n)
 	return n, err
+}
+
+func hasTable(ctx context.Context, db *DB, name string) (bool, error) {
+	query := "select count(*) from sqlite_master where type = 'table' and name = $1"
+	if db.Engine == Postgres {
+		query = "select count(to_regclass($1))"
+	}
+	var n int
+	err := db.QueryRowContext(ctx, query, name).Scan(&n)
+	return n > 0, err
 }
 
 // migrateOne runs the first migration that has not run; done means that all had run.

@@ -105,24 +105,14 @@ func (p *pgPool) exec(ctx context.Context, query string, args []any) (changed in
 	return changed, err
 }
 
-func (p *pgPool) queryRow(ctx context.Context, query string, args, dest []any) error {
-	rows, err := p.query(ctx, query, args)
-	if err != nil {
-		return err
-	}
-	return rows.(*pgRows).one(dest)
-}
-
-func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource, error) {
+func (p *pgPool) query(ctx context.Context, query string, args []any) (found *pgRows, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	args, err := plain(args)
-	if err != nil {
+	if args, err = plain(args); err != nil {
 		return nil, err
 	}
 	p.count.statements.Add(1)
-	var found *pgRows
 	err = p.with(ctx, func(c *pgxpool.Conn) (keeps bool, err error) {
 		rows, err := c.Query(ctx, query, args...)
 		if err != nil {
@@ -131,8 +121,5 @@ func (p *pgPool) query(ctx context.Context, query string, args []any) (rowSource
 		found = &pgRows{rows: rows, end: func() { p.release(c) }}
 		return true, found.begin()
 	})
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
+	return found, err
 }

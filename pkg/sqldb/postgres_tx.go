@@ -124,15 +124,7 @@ func (t *pgTx) script(ctx context.Context, text string) (int64, error) {
 	return tag.RowsAffected(), err
 }
 
-func (t *pgTx) queryRow(ctx context.Context, query string, args, dest []any) error {
-	rows, err := t.query(ctx, query, args)
-	if err != nil {
-		return err
-	}
-	return rows.(*pgRows).one(dest)
-}
-
-func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, error) {
+func (t *pgTx) query(ctx context.Context, query string, args []any) (*pgRows, error) {
 	args, err := plain(args)
 	if err != nil {
 		return nil, err
@@ -144,10 +136,7 @@ func (t *pgTx) query(ctx context.Context, query string, args []any) (rowSource, 
 	}
 	rows, _ := f.results.Query()                                        // the rows have the same error
 	found := &pgRows{rows: rows, end: func() { _ = f.results.Close() }} // the rows have the error
-	if err := found.begin(); err != nil {
-		return nil, err
-	}
-	return found, nil
+	return found, found.begin()
 }
 
 // flight is a batch of statements that were sent together. The results of all but the

@@ -3,6 +3,7 @@ package sqldb
 import (
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 )
@@ -97,50 +98,40 @@ func scanInto(c columns, i int, dest any) (err error) {
 	return err
 }
 
-// scanReflect scans into named types and into pointers. NULL sets a pointer to nil.
+// scanReflect scans into named types, other sizes of numbers, and pointers. NULL sets a
+// pointer to nil.
 func scanReflect(c columns, i int, dest reflect.Value) error {
 	if dest.Kind() != reflect.Pointer || dest.IsNil() {
 		return fmt.Errorf("into %s: not a pointer to a value", dest.Kind())
 	}
 	d := dest.Elem()
-	switch d.Kind() {
-	case reflect.String:
-		s, err := stringOf(c, i, d.String())
-		d.SetString(s)
-		return err
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+	for _, base := range [...]reflect.Type{reflect.TypeFor[*string](), reflect.TypeFor[*bool](), reflect.TypeFor[*[]byte]()} {
+		if d.Type() != base.Elem() && dest.CanConvert(base) {
+			return scanInto(c, i, dest.Convert(base).Interface())
+		}
+	}
+	switch {
+	case d.CanInt():
 		n, err := integerOf(c, i, d.Type().Bits())
 		d.SetInt(n)
 		return err
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case d.CanUint():
 		n, err := integerOf(c, i, 64)
 		if err == nil && (n < 0 || d.OverflowUint(uint64(n))) {
 			return fmt.Errorf("%d does not fit into %s", n, d.Type())
 		}
 		d.SetUint(uint64(n))
 		return err
-	case reflect.Bool:
-		b, err := boolOf(c, i)
-		d.SetBool(b)
-		return err
-	case reflect.Float32, reflect.Float64:
+	case d.CanFloat():
 		f, err := realOf(c, i)
 		d.SetFloat(f)
 		return err
-	case reflect.Slice:
-		if d.Type().Elem().Kind() == reflect.Uint8 {
-			b, err := bytesOf(c, i)
-			d.SetBytes(b)
-			return err
-		}
-	case reflect.Pointer:
-		if c.kind(i) == null {
-			d.SetZero()
-			return nil
-		}
+	case d.Kind() == reflect.Pointer && c.kind(i) == null:
+		d.SetZero()
+		return nil
+	case d.Kind() == reflect.Pointer:
 		d.Set(reflect.New(d.Type().Elem()))
 		return scanInto(c, i, d.Interface())
-	default:
 	}
 	return fmt.Errorf("into %s: not a supported type", d.Type())
 }
@@ -265,30 +256,25 @@ func plainOf(a any) (any, error) {
 		return plainOf(a.argument())
 	}
 	v := reflect.ValueOf(a)
-	switch v.Kind() {
-	case reflect.String:
+	switch {
+	case v.Kind() == reflect.String:
 		return v.String(), nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+	case v.CanInt():
 		return v.Int(), nil
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		if n := v.Uint(); n <= 1<<63-1 {
-			return int64(n), nil
-		}
+	case v.CanUint() && v.Uint() <= math.MaxInt64:
+		return int64(v.Uint()), nil
+	case v.CanUint():
 		return nil, fmt.Errorf("%d exceeds the range of int64", v.Uint())
-	case reflect.Bool:
+	case v.Kind() == reflect.Bool:
 		return v.Bool(), nil
-	case reflect.Float32, reflect.Float64:
+	case v.CanFloat():
 		return v.Float(), nil
-	case reflect.Slice:
-		if v.Type().Elem().Kind() == reflect.Uint8 {
-			return v.Bytes(), nil
-		}
-	case reflect.Pointer:
-		if v.IsNil() {
-			return nil, nil
-		}
+	case v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
+		return v.Bytes(), nil
+	case v.Kind() == reflect.Pointer && v.IsNil():
+		return nil, nil
+	case v.Kind() == reflect.Pointer:
 		return plainOf(v.Elem().Interface())
-	default:
 	}
 	return nil, fmt.Errorf("%s is not a supported type", v.Type())
 }

@@ -237,7 +237,11 @@ func (db *DB) queryRow(ctx context.Context, query string, args, dest []any) (err
 	span := db.spans.start(ctx, query)
 	defer func() { finish(ctx, span, err) }()
 	if db.Engine == Postgres {
-		return db.pg.queryRow(ctx, query, args, dest)
+		rows, err := db.pg.query(ctx, query, args)
+		if err != nil {
+			return err
+		}
+		return rows.one(dest)
 	}
 	c, err := db.read.acquire(ctx)
 	if err != nil {

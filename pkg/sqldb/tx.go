@@ -139,7 +139,11 @@ func (tx *Tx) queryRow(ctx context.Context, query string, args, dest []any) (err
 	span := tx.start(ctx, query)
 	defer func() { finish(ctx, span, err) }()
 	if tx.pg != nil {
-		return tx.pg.queryRow(ctx, query, args, dest)
+		rows, err := tx.pg.query(ctx, query, args)
+		if err != nil {
+			return err
+		}
+		return rows.one(dest)
 	}
 	return tx.lite.queryRow(ctx, query, args, dest)
 }
