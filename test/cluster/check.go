@@ -1,14 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/anima-run/anima/test/cluster/internal/cgroup"
 )
@@ -65,7 +66,7 @@ func check(ctx context.Context, nodes int) error {
 			if _, err := os.Stat(file); err == nil {
 				continue
 			}
-		} else if fileHas("/proc/filesystems", module) {
+		} else if known, err := os.ReadFile("/proc/filesystems"); err == nil && slices.Contains(strings.Fields(string(known)), module) {
 			continue
 		}
 		if _, err := command(ctx, "modprobe", module); err != nil {
@@ -79,30 +80,21 @@ func check(ctx context.Context, nodes int) error {
 // devices and the network of pods require. CAP_SYS_RESOURCE is not required; containerd
 // is configured accordingly.
 func missingCapabilities() []string {
-	bits := map[string]uint{
-		"CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_NET_ADMIN": 12,
-		"CAP_SYS_CHROOT": 18, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_MKNOD": 27,
-	}
-	raw, err := os.ReadFile("/proc/self/status")
-	if err != nil {
+	var have [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &have[0]); err != nil {
 		return []string{err.Error()}
 	}
-	for line := range strings.Lines(string(raw)) {
-		if v, ok := strings.CutPrefix(line, "CapEff:"); ok {
-			have, err := strconv.ParseUint(strings.TrimSpace(v), 16, 64)
-			if err != nil {
-				return []string{err.Error()}
-			}
-			var out []string
-			for name, bit := range bits {
-				if have&(1<<bit) == 0 {
-					out = append(out, name)
-				}
-			}
-			return out
+	var out []string
+	for name, bit := range map[string]uint{
+		"CAP_CHOWN": unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": unix.CAP_DAC_OVERRIDE, "CAP_KILL": unix.CAP_KILL, "CAP_SETGID": unix.CAP_SETGID,
+		"CAP_SETUID": unix.CAP_SETUID, "CAP_NET_ADMIN": unix.CAP_NET_ADMIN, "CAP_SYS_CHROOT": unix.CAP_SYS_CHROOT,
+		"CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_ADMIN": unix.CAP_SYS_ADMIN, "CAP_MKNOD": unix.CAP_MKNOD,
+	} {
+		if have[0].Effective&(1<<bit) == 0 { // all of them are below 32
+			out = append(out, name)
 		}
 	}
-	return []string{"/proc/self/status has no CapEff"}
+	return out
 }
 
 // packages installs the Debian packages that are missing.
@@ -128,20 +120,4 @@ func packages(ctx context.Context, more ...string) error {
 		return notRun("packages are missing and cannot be installed: " + err.Error())
 	}
 	return nil
-}
-
-func fileHas(path, word string) bool {
-	f, err := os.Open(path)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = f.Close() }()
-	for sc := bufio.NewScanner(f); sc.Scan(); {
-		for _, w := range strings.Fields(sc.Text()) {
-			if w == word {
-				return true
-			}
-		}
-	}
-	return false
 }

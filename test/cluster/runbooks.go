@@ -16,10 +16,11 @@ func runbooks(ctx context.Context, files []string) error {
 	if err := mustBeRoot(); err != nil {
 		return err
 	}
-	root, err := repository()
+	src, err := source()
 	if err != nil {
 		return err
 	}
+	root := filepath.Join(src, "..", "..")
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -40,21 +41,4 @@ func runbooks(ctx context.Context, files []string) error {
 		return errors.New("a runbook does not say the truth")
 	}
 	return nil
-}
-
-// repository returns the root of the project, which is the working directory or above it.
-func repository() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "docs", "runbooks", "README.md")); err == nil {
-			return dir, nil
-		}
-		if dir == filepath.Dir(dir) {
-			return "", errors.New("run it inside the repository: docs/runbooks is not there")
-		}
-		dir = filepath.Dir(dir)
-	}
 }

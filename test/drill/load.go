@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -43,27 +44,13 @@ func (w *world) load(ctx context.Context, o loading) (*load, error) {
 	w.loads++
 	l := &load{w: w, what: o.Name, job: fmt.Sprintf("%s-%s-%d", o.Name, when(w.report.began), w.loads)}
 	o.Name = l.job
-	if o.Node == "" {
-		o.Node = w.nodes[0]
-	}
-	if o.Agents == 0 {
-		o.Agents = w.Agents
-	}
-	if o.Text == "" {
-		o.Text = "one tool"
-	}
-	if o.Mode == "" {
-		o.Mode = "turns"
-	}
-	if o.For == 0 {
-		o.For = 10 * time.Minute
-	}
-	if o.Late == 0 {
-		o.Late = 10 * time.Second
-	}
-	if o.Patience == 0 {
-		o.Patience = 90 * time.Second
-	}
+	o.Node = cmp.Or(o.Node, w.nodes[0])
+	o.Agents = cmp.Or(o.Agents, w.Agents)
+	o.Text = cmp.Or(o.Text, "one tool")
+	o.Mode = cmp.Or(o.Mode, "turns")
+	o.For = cmp.Or(o.For, 10*time.Minute)
+	o.Late = cmp.Or(o.Late, 10*time.Second)
+	o.Patience = cmp.Or(o.Patience, 90*time.Second)
 	var text bytes.Buffer
 	if err := loadJob.Execute(&text, o); err != nil {
 		return nil, err

@@ -159,14 +159,6 @@ func (s *Store[T]) Items() ([]T, bool) {
 	return out, s.synced
 }
 
-// Has reports whether the store has an object with the key.
-func (s *Store[T]) Has(key string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok := s.items[key]
-	return ok
-}
-
 // Follow updates the store with the list at path until ctx ends. While the server cannot
 // be reached, the store keeps its content. failed is called with each error.
 func (s *Store[T]) Follow(ctx context.Context, c *Client, path string, failed func(error)) {

@@ -6,10 +6,12 @@ package pack
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -55,10 +57,10 @@ type Image struct {
 // Build returns the image. Its error names the file that cannot be packed.
 func Build(im Image) (v1.Image, error) {
 	conf := &v1.ConfigFile{
-		Architecture: orDefault(im.Arch, "amd64"), OS: "linux", Created: v1.Time{Time: epoch()},
+		Architecture: cmp.Or(im.Arch, "amd64"), OS: "linux", Created: v1.Time{Time: epoch()},
 		Config: v1.Config{
 			Entrypoint: im.Entrypoint, Cmd: im.Cmd, Env: im.Env, Labels: im.Labels,
-			User: orDefault(im.User, fmt.Sprintf("%d:%d", Nobody, Nobody)), WorkingDir: orDefault(im.Workdir, "/"),
+			User: cmp.Or(im.User, fmt.Sprintf("%d:%d", Nobody, Nobody)), WorkingDir: cmp.Or(im.Workdir, "/"),
 			ExposedPorts: set(im.Ports), Volumes: set(im.Volumes),
 		},
 	}
@@ -96,13 +98,6 @@ func Build(im Image) (v1.Image, error) {
 // epoch returns the time of all files and fields of an image.
 func epoch() time.Time { return time.Unix(0, 0).UTC() }
 
-func orDefault(s, otherwise string) string {
-	if s == "" {
-		return otherwise
-	}
-	return s
-}
-
 func set(keys []string) map[string]struct{} {
 	if len(keys) == 0 {
 		return nil
@@ -139,14 +134,9 @@ func layerTar(files []File) ([]byte, error) {
 			}
 		}
 	}
-	names := make([]string, 0, len(all))
-	for name := range all {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if err := writeEntry(w, name, all[name]); err != nil {
 			return nil, fmt.Errorf("/%s: %w", name, err)
 		}

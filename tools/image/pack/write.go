@@ -3,12 +3,12 @@ package pack
 import (
 	"archive/tar"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -149,32 +149,23 @@ func dockerManifest(tag string, img v1.Image) ([]byte, error) {
 	return json.Marshal([]any{entry})
 }
 
-// tarFolder writes the files of a folder as tar in the order of their names.
+// tarFolder writes the files of a folder as tar, each folder in the order of the names.
 func tarFolder(out io.Writer, dir string) error {
 	root := os.DirFS(dir)
-	var names []string
-	err := fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
-		if err == nil && d.Type().IsRegular() {
-			names = append(names, p)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
 	w := tar.NewWriter(out)
-	for _, n := range names {
-		data, err := fs.ReadFile(root, n)
+	err := fs.WalkDir(root, ".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		data, err := fs.ReadFile(root, p)
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: n, Mode: 0o644, Size: int64(len(data)), ModTime: epoch(), Format: tar.FormatPAX}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: p, Mode: 0o644, Size: int64(len(data)), ModTime: epoch(), Format: tar.FormatPAX}); err != nil {
 			return err
 		}
-		if _, err := w.Write(data); err != nil {
-			return err
-		}
-	}
-	return w.Close()
+		_, err = w.Write(data)
+		return err
+	})
+	return errors.Join(err, w.Close())
 }

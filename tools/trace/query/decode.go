@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -88,22 +89,16 @@ func Decode(r io.Reader) ([]Trace, error) {
 	}
 	all := make([]Trace, 0, len(byID))
 	for _, t := range byID {
-		slices.SortStableFunc(t.Spans, func(a, b Span) int {
-			if c := a.Start.Compare(b.Start); c != 0 {
-				return c
-			}
-			return strings.Compare(a.ID, b.ID)
-		})
+		slices.SortStableFunc(t.Spans, byStart)
 		all = append(all, *t)
 	}
 	slices.SortFunc(all, func(a, b Trace) int {
-		if c := a.Spans[0].Start.Compare(b.Spans[0].Start); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
+		return cmp.Or(a.Spans[0].Start.Compare(b.Spans[0].Start), cmp.Compare(a.ID, b.ID))
 	})
 	return all, nil
 }
+
+func byStart(a, b Span) int { return cmp.Or(a.Start.Compare(b.Start), cmp.Compare(a.ID, b.ID)) }
 
 func (s span) span(service string) Span {
 	out := Span{

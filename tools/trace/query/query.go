@@ -5,6 +5,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -13,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -159,12 +161,7 @@ func (c Client) Since(ctx context.Context, service string, from, to time.Time) (
 	if err := c.since(ctx, service, from, to, found); err != nil {
 		return nil, fmt.Errorf("traces of %s: %w", service, err)
 	}
-	all := make([]Trace, 0, len(found))
-	for _, t := range found {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b Trace) int { return a.Spans[0].Start.Compare(b.Spans[0].Start) })
-	return all, nil
+	return slices.SortedFunc(maps.Values(found), func(a, b Trace) int { return a.Spans[0].Start.Compare(b.Spans[0].Start) }), nil
 }
 
 func (c Client) since(ctx context.Context, service string, from, to time.Time, found map[string]Trace) error {
@@ -212,11 +209,7 @@ func (c Client) get(ctx context.Context, path string, q url.Values, read func(io
 	if err != nil {
 		return err
 	}
-	client := c.HTTP
-	if client == nil {
-		client = http.DefaultClient
-	}
-	res, err := client.Do(req)
+	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
 	if err != nil {
 		return fmt.Errorf("%w; check that Jaeger is running there", err)
 	}

@@ -190,18 +190,33 @@ func oneRoot(t query.Trace, turn bool) Verdict {
 	return verdict(OneRoot, note, faults)
 }
 
-func noOrphans(t query.Trace) Verdict {
-	ids := map[string]bool{}
+// faulty returns what fault says about each span, without "".
+func faulty(t query.Trace, fault func(query.Span) string) (faults []string) {
 	for _, s := range t.Spans {
-		ids[s.ID] = true
-	}
-	var faults []string
-	for _, s := range t.Spans {
-		if s.Parent != "" && !ids[s.Parent] {
-			faults = append(faults, label(s)+" has the parent "+s.Parent+", which is not there")
+		if text := fault(s); text != "" {
+			faults = append(faults, label(s)+text)
 		}
 	}
-	return verdict(NoOrphans, fmt.Sprintf("%d spans", len(t.Spans)), faults)
+	return faults
+}
+
+// byID returns the spans by their ids.
+func byID(t query.Trace) map[string]query.Span {
+	spans := map[string]query.Span{}
+	for _, s := range t.Spans {
+		spans[s.ID] = s
+	}
+	return spans
+}
+
+func noOrphans(t query.Trace) Verdict {
+	spans := byID(t)
+	return verdict(NoOrphans, fmt.Sprintf("%d spans", len(t.Spans)), faulty(t, func(s query.Span) string {
+		if _, ok := spans[s.Parent]; ok || s.Parent == "" {
+			return ""
+		}
+		return " has the parent " + s.Parent + ", which is not there"
+	}))
 }
 
 // single removes copies of spans. A process that receives no acknowledgement of its
@@ -255,17 +270,13 @@ func oneTurn(t query.Trace, turn string) Verdict {
 }
 
 func order(t query.Trace, skew time.Duration) Verdict {
-	starts := map[string]query.Span{}
-	for _, s := range t.Spans {
-		starts[s.ID] = s
-	}
-	var faults []string
-	for _, s := range t.Spans {
-		if p, ok := starts[s.Parent]; ok && s.Start.Before(p.Start.Add(-skew)) {
-			faults = append(faults, fmt.Sprintf("%s begins %s before its parent %s", label(s), p.Start.Sub(s.Start), p.Name))
+	spans := byID(t)
+	return verdict(Order, "", faulty(t, func(s query.Span) string {
+		if p, ok := spans[s.Parent]; ok && s.Start.Before(p.Start.Add(-skew)) {
+			return fmt.Sprintf(" begins %s before its parent %s", p.Start.Sub(s.Start), p.Name)
 		}
-	}
-	return verdict(Order, "", faults)
+		return ""
+	}))
 }
 
 // idLike matches words of span names that look like ids: long hexadecimal numbers, UUIDs,
@@ -273,14 +284,17 @@ func order(t query.Trace, skew time.Duration) Verdict {
 var idLike = regexp.MustCompile(`(?i)\b(0x)?[0-9a-f]{16,}\b|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b0x[0-9a-f]{6,}|(^|[^\w.-])\d{4,}\b`)
 
 func names(t query.Trace) Verdict {
-	var faults []string
 	distinct := map[string]bool{}
-	for _, s := range t.Spans {
-		if !distinct[s.Name] && idLike.MatchString(s.Name) {
-			faults = append(faults, label(s)+" has an id in its name")
+	faults := faulty(t, func(s query.Span) string {
+		if distinct[s.Name] {
+			return ""
 		}
 		distinct[s.Name] = true
-	}
+		if idLike.MatchString(s.Name) {
+			return " has an id in its name"
+		}
+		return ""
+	})
 	return verdict(Names, fmt.Sprintf("%d names", len(distinct)), faults)
 }
 

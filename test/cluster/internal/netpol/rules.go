@@ -12,6 +12,7 @@
 package netpol
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -256,7 +257,7 @@ func portMatches(ports []Port, pod *Pod) []string {
 	numbers := map[string][]string{}
 	var out []string
 	for _, p := range ports {
-		proto := strings.ToLower(orTCP(p.Protocol))
+		proto := strings.ToLower(cmp.Or(p.Protocol, "TCP"))
 		if proto != "tcp" && proto != "udp" && proto != "sctp" {
 			continue
 		}

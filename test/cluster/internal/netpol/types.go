@@ -1,8 +1,8 @@
 package netpol
 
 import (
+	"cmp"
 	"encoding/json"
-	"fmt"
 	"slices"
 )
 
@@ -109,24 +109,18 @@ func (s Selector) Matches(labels map[string]string) bool {
 	for _, e := range s.MatchExpressions {
 		v, has := labels[e.Key]
 		in := has && slices.Contains(e.Values, v)
+		ok := false
 		switch e.Operator {
 		case "In":
-			if !in {
-				return false
-			}
+			ok = in
 		case "NotIn":
-			if in {
-				return false
-			}
+			ok = !in
 		case "Exists":
-			if !has {
-				return false
-			}
+			ok = has
 		case "DoesNotExist":
-			if has {
-				return false
-			}
-		default:
+			ok = !has
+		}
+		if !ok {
 			return false
 		}
 	}
@@ -146,19 +140,12 @@ func (p Policy) Key() string { return p.Metadata.Namespace + "/" + p.Metadata.Na
 func (p Pod) port(name, protocol string) int {
 	for _, c := range slices.Concat(p.Spec.Containers, p.Spec.InitContainers) {
 		for _, q := range c.Ports {
-			if q.Name == name && orTCP(q.Protocol) == protocol {
+			if q.Name == name && cmp.Or(q.Protocol, "TCP") == protocol {
 				return q.ContainerPort
 			}
 		}
 	}
 	return 0
-}
-
-func orTCP(protocol string) string {
-	if protocol == "" {
-		return "TCP"
-	}
-	return protocol
 }
 
 // types reports the directions that the policy applies to.
@@ -168,6 +155,3 @@ func (p Policy) types() (ingress, egress bool) {
 	}
 	return slices.Contains(p.Spec.PolicyTypes, "Ingress"), slices.Contains(p.Spec.PolicyTypes, "Egress")
 }
-
-// String returns the key and the address of the pod.
-func (p Pod) String() string { return fmt.Sprintf("%s (%s)", p.Key(), p.Status.PodIP) }

@@ -6,6 +6,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -13,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,21 +43,10 @@ func (d Dir) CA(name, cn string) error {
 	if d.has(name) {
 		return nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	t, err := template(cn, "")
-	if err != nil {
-		return err
-	}
+	t := template(cn, "")
 	t.IsCA, t.BasicConstraintsValid = true, true
 	t.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, t, t, &key.PublicKey, key)
-	if err != nil {
-		return err
-	}
-	return d.write(name, der, key)
+	return d.create(name, t, t, nil)
 }
 
 // Issue creates a certificate and key called c.File, signed by ca, unless they exist. The
@@ -66,18 +55,11 @@ func (d Dir) Issue(ca string, c Cert) error {
 	if d.has(c.File) {
 		return nil
 	}
-	caCert, caKey, err := d.load(ca)
+	authority, err := tls.LoadX509KeyPair(d.Path(ca+".crt"), d.Path(ca+".key"))
 	if err != nil {
-		return err
+		return fmt.Errorf("certificate authority %s: %w; wipe the lab's state", ca, err)
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	t, err := template(c.CN, c.Org)
-	if err != nil {
-		return err
-	}
+	t := template(c.CN, c.Org)
 	t.KeyUsage = x509.KeyUsageDigitalSignature
 	t.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	t.DNSNames = c.DNS
@@ -88,11 +70,25 @@ func (d Dir) Issue(ca string, c Cert) error {
 		}
 		t.IPAddresses = append(t.IPAddresses, ip)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, t, caCert, &key.PublicKey, caKey)
+	return d.create(c.File, t, authority.Leaf, authority.PrivateKey)
+}
+
+// create writes a new key, and a certificate of it that signer has signed; nil means that
+// the key signs it itself. The key is written first, so that after a crash a certificate
+// never exists without its key.
+func (d Dir) create(name string, t, parent *x509.Certificate, signer any) error {
+	key, err := d.newKey(name)
 	if err != nil {
-		return fmt.Errorf("certificate %s: %w", c.File, err)
+		return err
 	}
-	return d.write(c.File, der, key)
+	if signer == nil {
+		signer = key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, parent, &key.PublicKey, signer)
+	if err != nil {
+		return fmt.Errorf("certificate %s: %w", name, err)
+	}
+	return d.write(name+".crt", "CERTIFICATE", der, 0o644)
 }
 
 // KeyPair creates a key name.key with its public key name.pub, for signing tokens, unless
@@ -101,7 +97,7 @@ func (d Dir) KeyPair(name string) error {
 	if exists(d.Path(name+".key")) && exists(d.Path(name+".pub")) {
 		return nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := d.newKey(name)
 	if err != nil {
 		return err
 	}
@@ -109,10 +105,7 @@ func (d Dir) KeyPair(name string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.writeKey(name, key); err != nil {
-		return err
-	}
-	return os.WriteFile(d.Path(name+".pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: pub}), 0o644)
+	return d.write(name+".pub", "PUBLIC KEY", pub, 0o644)
 }
 
 // Kubeconfig writes to path a kubeconfig for the user of certificate name and for server,
@@ -136,73 +129,39 @@ current-context: lab
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
-func template(cn, org string) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		return nil, err
-	}
+// template returns a certificate without a serial number, for which CreateCertificate
+// chooses a random one.
+func template(cn, org string) *x509.Certificate {
 	s := pkix.Name{CommonName: cn}
 	if org != "" {
 		s.Organization = []string{org}
 	}
 	now := time.Now()
-	return &x509.Certificate{SerialNumber: serial, Subject: s, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life)}, nil
+	return &x509.Certificate{Subject: s, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(life)}
 }
 
 func (d Dir) has(name string) bool {
 	return exists(d.Path(name+".crt")) && exists(d.Path(name+".key"))
 }
 
-func (d Dir) load(name string) (*x509.Certificate, *ecdsa.PrivateKey, error) {
-	crt, err := block(d.Path(name + ".crt"))
-	if err != nil {
-		return nil, nil, err
-	}
-	key, err := block(d.Path(name + ".key"))
-	if err != nil {
-		return nil, nil, err
-	}
-	c, err := x509.ParseCertificate(crt)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s.crt: %w", name, err)
-	}
-	k, err := x509.ParseECPrivateKey(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s.key: %w", name, err)
-	}
-	return c, k, nil
-}
-
-// write writes the key first, so that after a crash a certificate never exists without
-// its key.
-func (d Dir) write(name string, der []byte, key *ecdsa.PrivateKey) error {
-	if err := d.writeKey(name, key); err != nil {
-		return err
-	}
-	return os.WriteFile(d.Path(name+".crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
-}
-
-func (d Dir) writeKey(name string, key *ecdsa.PrivateKey) error {
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(string(d), 0o700); err != nil {
-		return err
-	}
-	return os.WriteFile(d.Path(name+".key"), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600)
-}
-
-func block(path string) ([]byte, error) {
-	raw, err := os.ReadFile(path)
+// newKey creates the key name.key.
+func (d Dir) newKey(name string) (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	b, _ := pem.Decode(raw)
-	if b == nil {
-		return nil, fmt.Errorf("%s holds no PEM; wipe the lab's state", path)
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, err
 	}
-	return b.Bytes, nil
+	return key, d.write(name+".key", "EC PRIVATE KEY", der, 0o600)
+}
+
+func (d Dir) write(name, kind string, der []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(string(d), 0o700); err != nil {
+		return err
+	}
+	return os.WriteFile(d.Path(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode)
 }
 
 func exists(path string) bool {
