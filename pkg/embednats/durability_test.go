@@ -19,14 +19,13 @@ func TestSyncReachesJetStream(t *testing.T) {
 	}{
 		{Options{SyncAlways: true}, true, 2 * time.Minute},
 		{Options{}, false, 2 * time.Minute},
-		{Options{SyncInterval: 10 * time.Second}, false, 10 * time.Second},
 	} {
 		tt.o.Dir = t.TempDir()
 		s, err := Start(t.Context(), tt.o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := s.server().JetStreamConfig()
+		got := s.Running().JetStreamConfig()
 		if got.SyncAlways != tt.always || got.SyncInterval != tt.interval {
 			t.Errorf("got always %v, interval %s, want %v, %s", got.SyncAlways, got.SyncInterval, tt.always, tt.interval)
 		}
@@ -57,8 +56,8 @@ func TestLogLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.server().Warnf("careful")
-	s.server().Errorf("oh")
+	s.Running().Warnf("careful")
+	s.Running().Errorf("oh")
 	s.Shutdown()
 	r.mu.Lock()
 	defer r.mu.Unlock()

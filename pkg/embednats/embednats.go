@@ -45,24 +45,18 @@ type Options struct {
 	// Token is required of every client, including those in this process. Empty: none.
 	Token string
 	// SyncAlways makes the server sync each message to the disk before it acknowledges
-	// it.
+	// it. Otherwise it syncs every 2 minutes, and a power failure may lose the messages of
+	// this time; a crash of the process loses none.
 	SyncAlways bool
-	// SyncInterval is how often the disk is synced otherwise. A power failure may lose
-	// the messages of this time; a crash of the process loses none. 0: the server's 2
-	// minutes.
-	SyncInterval time.Duration
 	// Log receives the server's log lines at their levels; nil: they are discarded.
 	Log *slog.Logger
-	// Name is the name of the server in connection lists. Empty: "anima".
-	Name string
 }
 
 // Server is a running server. It is safe for concurrent use.
 type Server struct {
-	o      Options
-	opts   *server.Options
-	listen bool
-	stop   func()
+	o    Options
+	opts *server.Options
+	stop func()
 
 	mu     sync.RWMutex
 	ns     *server.Server
@@ -73,19 +67,15 @@ type Server struct {
 // Start starts a server and returns when it accepts connections. ctx bounds the start
 // only; the server runs until Shutdown.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	if o.Name == "" {
-		o.Name = "anima"
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	opts := &server.Options{
-		ServerName: o.Name, NoSigs: true, DontListen: o.Listen == "",
+		ServerName: "anima", NoSigs: true, DontListen: o.Listen == "",
 		JetStream: true, StoreDir: o.Dir, JetStreamMaxMemory: maxMemory, DisableJetStreamBanner: true,
-		SyncAlways: o.SyncAlways, SyncInterval: o.SyncInterval,
-		MaxPayload: maxPayload, WriteDeadline: writeDeadline,
+		SyncAlways: o.SyncAlways, MaxPayload: maxPayload, WriteDeadline: writeDeadline,
 	}
 	if o.Token != "" {
 		opts.CustomClientAuthentication = token(o.Token)
@@ -105,13 +95,13 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if space, err := disk.Of(o.Dir); err == nil {
 		opts.JetStreamMaxStore = space.Total
 	}
-	s := &Server{o: o, opts: opts, listen: o.Listen != "", broken: make(chan struct{}, 1)}
+	s := &Server{o: o, opts: opts, broken: make(chan struct{}, 1)}
 	watching, end := context.WithCancel(context.WithoutCancel(ctx))
 	var watcher sync.WaitGroup
 	s.stop = sync.OnceFunc(func() {
 		end()
 		watcher.Wait()
-		if ns := s.server(); ns != nil {
+		if ns := s.Running(); ns != nil {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}
@@ -125,12 +115,6 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	}
 	watcher.Go(func() { s.recover(watching) })
 	return s, nil
-}
-
-func (s *Server) server() *server.Server {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.ns
 }
 
 // boot creates a server with the options and starts it.
@@ -179,16 +163,21 @@ func start(ctx context.Context, ns *server.Server, fatal <-chan string) error {
 // this process without a port.
 func (s *Server) InProcess() nats.InProcessConnProvider { return s }
 
-// Running returns the current server, for tests that change its behaviour.
-func (s *Server) Running() *server.Server { return s.server() }
+// Running returns the current server, which a failed write replaces. Outside of the
+// package it is for tests that change the behaviour of the server.
+func (s *Server) Running() *server.Server {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.ns
+}
 
 // InProcessConn implements [nats.InProcessConnProvider].
-func (s *Server) InProcessConn() (net.Conn, error) { return s.server().InProcessConn() }
+func (s *Server) InProcessConn() (net.Conn, error) { return s.Running().InProcessConn() }
 
 // ClientURL returns the URL for other processes on this machine; "" without a port.
 func (s *Server) ClientURL() string {
-	addr, ok := s.server().Addr().(*net.TCPAddr)
-	if !s.listen || !ok {
+	addr, ok := s.Running().Addr().(*net.TCPAddr)
+	if s.o.Listen == "" || !ok {
 		return ""
 	}
 	host := addr.IP.String()

@@ -57,8 +57,8 @@ func (s *Server) again(ctx context.Context) bool {
 		s.o.Log.Debug("nats server: folder cannot be written", "err", err)
 		return false
 	}
-	old := s.server()
-	if addr, ok := old.Addr().(*net.TCPAddr); s.listen && ok {
+	old := s.Running()
+	if addr, ok := old.Addr().(*net.TCPAddr); s.o.Listen != "" && ok {
 		s.opts.Port = addr.Port // keep the port that clients connect to
 	}
 	old.Shutdown()

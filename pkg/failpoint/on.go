@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -106,10 +107,7 @@ func (a *arming) pass(p Point) (Mode, time.Duration) {
 // status 2: a test that arms no point would pass.
 func parse(spec string) (name string, mode Mode, n int, linger time.Duration) {
 	parts := strings.Split(spec, ":")
-	known := false
-	for _, i := range table {
-		known = known || i.Name == parts[0]
-	}
+	known := slices.ContainsFunc(table[:], func(i Info) bool { return i.Name == parts[0] })
 	n = 1
 	var err error
 	if len(parts) > 2 {
@@ -121,12 +119,7 @@ func parse(spec string) (name string, mode Mode, n int, linger time.Duration) {
 	if len(parts) > 1 {
 		mode = Mode(parts[1])
 	}
-	switch mode {
-	case Before, After, Timeout, Stop:
-	default:
-		known = false
-	}
-	if !known || err != nil || n < 1 || len(parts) > 4 {
+	if !known || mode != Stop && !slices.Contains(Modes(), mode) || err != nil || n < 1 || len(parts) > 4 {
 		fmt.Fprintf(os.Stderr, "failpoint: %q is not name:mode[:n[:linger]]\n", spec)
 		os.Exit(2)
 	}

@@ -112,10 +112,8 @@ var errNoRow = &Error{Kind: ErrNotFound, cause: errors.New("no row")}
 
 // mapIn maps an error of a call made under ctx. If ctx has ended, the error wraps
 // ctx.Err(), regardless of what the engine reports.
-func mapIn(ctx context.Context, err error) error { return mapCause(ctx.Err(), err) }
-
-func mapCause(ended, err error) error {
-	if err != nil && ended != nil && !errors.Is(err, ended) {
+func mapIn(ctx context.Context, err error) error {
+	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
 		return fmt.Errorf("%w: %w", ended, err)
 	}
 	return Map(err)

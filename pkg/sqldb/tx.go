@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // Tx is a transaction. It must be used by one goroutine at a time.
@@ -179,12 +181,8 @@ func retry(ctx context.Context, do func() error) error {
 		// Half of the pause is random, so that transactions that collided do not collide
 		// again.
 		d := min(firstPause<<try, longPause) / 2
-		pause := time.NewTimer(d + rand.N(d))
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		if ended := wait.For(ctx, d+rand.N(d)); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
 	}
 	return do()
