@@ -229,28 +229,27 @@ func (l *lab) network(ctx context.Context) error {
 
 // controlPlane starts etcd, the API server, the controllers and the scheduler.
 func (l *lab) controlPlane(ctx context.Context) error {
-	bin := func(name string) string {
-		for _, p := range programs("core") {
-			if p.name == name {
-				if path, err := p.path(); err == nil {
-					return path
+	p := l.pki()
+	start := func(name string, env []string, args ...string) error {
+		for _, b := range programs("core") {
+			if b.name == name {
+				path, err := b.path()
+				if err != nil {
+					return err
 				}
+				return l.start(daemon{name: name, netns: labName, argv: append([]string{path}, args...), env: env})
 			}
 		}
-		return name
-	}
-	p := l.pki()
-	start := func(name, path string, env []string, args ...string) error {
-		return l.start(daemon{name: name, netns: labName, argv: append([]string{path}, args...), env: env})
+		return fmt.Errorf("there is no program %s", name)
 	}
 	// The data of the lab need not survive a crash of the machine, so etcd does not sync.
-	err := start("etcd", bin("etcd"), []string{"GOGC=50"}, "--data-dir="+l.path("etcd"), "--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
+	err := start("etcd", []string{"GOGC=50"}, "--data-dir="+l.path("etcd"), "--listen-client-urls=http://127.0.0.1:2379", "--advertise-client-urls=http://127.0.0.1:2379",
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380", "--initial-cluster=default=http://127.0.0.1:2380",
 		"--unsafe-no-fsync", "--auto-compaction-retention=10m", "--log-level=warn")
 	if err != nil {
 		return err
 	}
-	err = start("kube-apiserver", bin("kube-apiserver"), []string{"GOGC=75"}, "--advertise-address="+apiIP, "--secure-port=6443", "--etcd-servers=http://127.0.0.1:2379",
+	err = start("kube-apiserver", []string{"GOGC=75"}, "--advertise-address="+apiIP, "--secure-port=6443", "--etcd-servers=http://127.0.0.1:2379",
 		"--service-cluster-ip-range="+services, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
 		"--client-ca-file="+p.Path("ca.crt"), "--tls-cert-file="+p.Path("apiserver.crt"), "--tls-private-key-file="+p.Path("apiserver.key"),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local", "--service-account-key-file="+p.Path("sa.pub"), "--service-account-signing-key-file="+p.Path("sa.key"),
@@ -285,7 +284,7 @@ func (l *lab) controlPlane(ctx context.Context) error {
 		return []string{"--kubeconfig=" + c, "--authentication-kubeconfig=" + c, "--authorization-kubeconfig=" + c, "--leader-elect=false", "--v=1"}
 	}
 	// A lost node is detected within 20 s instead of 50 s, which shortens the drills.
-	err = start("kube-controller-manager", bin("kube-controller-manager"), nil, append(conf("kube-controller-manager"),
+	err = start("kube-controller-manager", nil, append(conf("kube-controller-manager"),
 		"--use-service-account-credentials=true", "--root-ca-file="+p.Path("ca.crt"), "--service-account-private-key-file="+p.Path("sa.key"),
 		"--cluster-signing-cert-file="+p.Path("ca.crt"), "--cluster-signing-key-file="+p.Path("ca.key"), "--requestheader-client-ca-file="+p.Path("front-proxy-ca.crt"),
 		"--node-monitor-grace-period=16s", "--node-monitor-period=2s",
@@ -293,7 +292,7 @@ func (l *lab) controlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return start("kube-scheduler", bin("kube-scheduler"), nil, conf("kube-scheduler")...)
+	return start("kube-scheduler", nil, conf("kube-scheduler")...)
 }
 
 // startNode starts process 1 of a node in new namespaces.

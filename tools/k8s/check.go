@@ -257,18 +257,14 @@ func add[T any](doc []byte, to *[]T) error {
 func (m *manifests) promise(v unstructured.Unstructured) {
 	switch v.GetKind() {
 	case "Certificate":
-		name, _, _ := unstructured.NestedString(v.Object, "spec", "secretName")
+		name := text(v.Object, "spec", "secretName")
 		m.ids["Secret/"+name] = true
 		m.keys["Secret/"+name] = []string{"ca.crt", "tls.crt", "tls.key"}
 	case "ExternalSecret":
-		name, _, _ := unstructured.NestedString(v.Object, "spec", "target", "name")
-		data, _, _ := unstructured.NestedSlice(v.Object, "spec", "data")
-		from, _, _ := unstructured.NestedSlice(v.Object, "spec", "dataFrom")
-		m.ids["Secret/"+name], m.open["Secret/"+name] = true, len(from) > 0
-		for _, d := range data {
-			if d, ok := d.(map[string]any); ok {
-				m.keys["Secret/"+name] = append(m.keys["Secret/"+name], fmt.Sprint(d["secretKey"]))
-			}
+		id := "Secret/" + text(v.Object, "spec", "target", "name")
+		m.ids[id], m.open[id] = true, len(list(v.Object, "spec", "dataFrom")) > 0
+		for _, d := range list(v.Object, "spec", "data") {
+			m.keys[id] = append(m.keys[id], fmt.Sprint(d["secretKey"]))
 		}
 	}
 }
@@ -311,9 +307,7 @@ func scaleTarget(c unstructured.Unstructured) (kind, name string) {
 	if c.GetKind() != "ScaledObject" {
 		return "", ""
 	}
-	kind, _, _ = unstructured.NestedString(c.Object, "spec", "scaleTargetRef", "kind")
-	name, _, _ = unstructured.NestedString(c.Object, "spec", "scaleTargetRef", "name")
-	return kind, name
+	return text(c.Object, "spec", "scaleTargetRef", "kind"), text(c.Object, "spec", "scaleTargetRef", "name")
 }
 
 // selects reports whether a selector matches a workload's pods.

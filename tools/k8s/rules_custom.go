@@ -55,20 +55,15 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 	case "PodMonitor":
 		m.checkPodMonitor(id, c)
 	case "PrometheusRule":
-		text, err := yaml.Marshal(c.Object["spec"])
+		spec, err := yaml.Marshal(c.Object["spec"])
 		if err != nil {
 			m.fault("%s: %v", id, err)
 		}
-		m.checkSeries(id, string(text))
+		m.checkSeries(id, string(spec))
 	case "HTTPRoute":
-		rules, _, _ := unstructured.NestedSlice(c.Object, "spec", "rules")
-		for _, r := range rules {
-			r, _ := r.(map[string]any)
-			backends, _, _ := unstructured.NestedSlice(r, "backendRefs")
-			for _, b := range backends {
-				b, _ := b.(map[string]any)
-				port, _, _ := unstructured.NestedFieldNoCopy(b, "port")
-				m.needServicePort(id, nameIn(b), port)
+		for _, r := range list(c.Object, "spec", "rules") {
+			for _, b := range list(r, "backendRefs") {
+				m.needServicePort(id, text(b, "name"), b["port"])
 			}
 		}
 	}
@@ -76,7 +71,7 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 
 // checkUsed checks that a workload reads the Secret that an object creates.
 func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
-	name, _, _ := unstructured.NestedString(c.Object, "spec", "target", "name")
+	name := text(c.Object, "spec", "target", "name")
 	for _, w := range m.workloads {
 		for _, v := range w.pod.Spec.Volumes {
 			if v.Secret != nil && v.Secret.SecretName == name {
@@ -90,9 +85,21 @@ func (m *manifests) checkUsed(id string, c unstructured.Unstructured) {
 	m.fault("%s creates a Secret that no workload mounts", id)
 }
 
-func nameIn(v map[string]any) string {
-	name, _, _ := unstructured.NestedString(v, "name")
-	return name
+// text returns a text in a custom object; "" if there is none.
+func text(v map[string]any, fields ...string) string {
+	s, _, _ := unstructured.NestedString(v, fields...)
+	return s
+}
+
+// list returns the objects of a list in a custom object.
+func list(v map[string]any, fields ...string) (all []map[string]any) {
+	items, _, _ := unstructured.NestedSlice(v, fields...)
+	for _, i := range items {
+		if o, ok := i.(map[string]any); ok {
+			all = append(all, o)
+		}
+	}
+	return all
 }
 
 // needServicePort checks that a Service has the port, which is a number decoded from
@@ -111,10 +118,8 @@ func (m *manifests) needServicePort(who, name string, port any) {
 }
 
 func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
-	triggers, _, _ := unstructured.NestedSlice(c.Object, "spec", "triggers")
-	for _, t := range triggers {
-		t, _ := t.(map[string]any)
-		if kind, _, _ := unstructured.NestedString(t, "type"); kind != "nats-jetstream" {
+	for _, t := range list(c.Object, "spec", "triggers") {
+		if text(t, "type") != "nats-jetstream" {
 			continue
 		}
 		meta, _, _ := unstructured.NestedStringMap(t, "metadata")
@@ -146,9 +151,8 @@ func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
 			m.fault("%s has no fallback for the time when NATS cannot be reached", id)
 		}
 	}
-	policies, _, _ := unstructured.NestedSlice(c.Object, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown", "policies")
+	policies := list(c.Object, "spec", "advanced", "horizontalPodAutoscalerConfig", "behavior", "scaleDown", "policies")
 	for _, p := range policies {
-		p, _ := p.(map[string]any)
 		if number(unstructured.Unstructured{Object: p}, "value") != 1 {
 			m.fault("%s removes more than one replica at a time", id)
 		}
@@ -160,12 +164,12 @@ func (m *manifests) checkScaledObject(id string, c unstructured.Unstructured) {
 
 func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
 	spec, _, _ := unstructured.NestedMap(c.Object, "spec")
-	text, err := yaml.Marshal(spec["selector"])
+	doc, err := yaml.Marshal(spec["selector"])
 	if err != nil {
 		m.fault("%s: %v", id, err)
 		return
 	}
-	selector, err := decode[metav1.LabelSelector](text)
+	selector, err := decode[metav1.LabelSelector](doc)
 	if err != nil {
 		m.fault("%s: %v", id, err)
 		return
@@ -174,12 +178,9 @@ func (m *manifests) checkPodMonitor(id string, c unstructured.Unstructured) {
 	if len(pods) == 0 {
 		m.fault("%s selects no pods", id)
 	}
-	endpoints, _, _ := unstructured.NestedSlice(spec, "podMetricsEndpoints")
-	for _, e := range endpoints {
-		e, _ := e.(map[string]any)
-		port, _, _ := unstructured.NestedString(e, "port")
+	for _, e := range list(spec, "podMetricsEndpoints") {
 		for _, w := range pods {
-			if !hasPort(w.pod.Spec, intstr.FromString(port)) {
+			if port := text(e, "port"); !hasPort(w.pod.Spec, intstr.FromString(port)) {
 				m.fault("%s reads the port %s, which %s does not have", id, port, w.id)
 			}
 		}
