@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -174,10 +175,7 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 	}
 	_ = json.Unmarshal(c.Arguments, &args) // arguments that do not match are left empty
 	if failed(c) {
-		text := c.Error
-		if text == "" {
-			text = c.Result
-		}
+		text := cmp.Or(c.Error, c.Result)
 		by := outside
 		if c.Outcome == api.OutcomeDenied {
 			by = ours // the text is policy's

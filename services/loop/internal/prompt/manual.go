@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -118,7 +119,7 @@ type State struct {
 
 // Status describes the state of an agent. It uses treasury's name of the tier.
 func Status(s State) string {
-	credits, tier := "unknown", string(s.Tier)
+	credits := "unknown"
 	if s.Funds != nil {
 		// Rounded to the cent: each change of the status makes the provider's cache miss,
 		// which costs money.
@@ -127,13 +128,7 @@ func Status(s State) string {
 			credits = s.Funds.Available.String()
 		}
 	}
-	if tier == "" {
-		tier = "unknown"
-	}
-	model := s.Model
-	if model == "" {
-		model = "chosen by the router"
-	}
+	tier, model := cmp.Or(string(s.Tier), "unknown"), cmp.Or(s.Model, "chosen by the router")
 	return fmt.Sprintf("## Status\nTier: %s. Credits: %s. Model: %s. This run began at %s.",
 		tier, credits, flat(model, 80), time.UnixMicro(s.Began).UTC().Format(time.RFC3339))
 }

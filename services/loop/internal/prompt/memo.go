@@ -7,8 +7,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Memo caches the rendered turns of one conversation, which do not change. A nil Memo
-// caches nothing. It is not safe for concurrent use, and the messages that it returns
+// Memo caches the rendered turns of one conversation, which do not change. It is not safe for concurrent use, and the messages that it returns
 // must not be changed.
 type Memo struct {
 	turns map[memoKey]*rendered
@@ -37,9 +36,6 @@ func NewMemo() *Memo { return &Memo{turns: map[memoKey]*rendered{}, lines: map[s
 
 // render is [render] with a cache.
 func (m *Memo) render(t *api.Turn, bare bool) *rendered {
-	if m == nil {
-		return &rendered{messages: render(*t, bare)}
-	}
 	key := memoKey{t.ID, bare}
 	r, ok := m.turns[key]
 	if !ok {
@@ -65,9 +61,6 @@ func (m *Memo) count(c Counter, t *api.Turn, bare bool) int64 {
 
 // line is [line] with a cache.
 func (m *Memo) line(t *api.Turn) string {
-	if m == nil {
-		return line(*t)
-	}
 	l, ok := m.lines[t.ID]
 	if !ok {
 		if len(m.lines) >= maxMemo {

@@ -193,9 +193,7 @@ func Measure(c Counter, in Input) Prompt {
 		p.Summary = within(c, p.Summary, hardSummary)
 	}
 	p.Lines, p.Turns = shown(in)
-	if in.Flushing {
-		p.Flush = true
-	} else {
+	if p.Flush = in.Flushing; !p.Flush {
 		p.Todo = cutLayer(c, in.Todo, 1)
 		if !in.Warned {
 			p.Warning = repeated(p.Turns)
@@ -293,25 +291,16 @@ func (p *Prompt) list(in Input, keep int) {
 // whatever the length of the run.
 func (p *Prompt) place(in Input) {
 	p.Asked, p.Hidden = "", 0
-	for _, all := range [][]Turn{p.Lines, p.Turns} {
-		if len(all) > 0 {
-			p.Hidden = all[0].Position - in.Through - 1
-			break
-		}
+	switch {
+	case len(p.Lines) > 0:
+		p.Hidden = p.Lines[0].Position - in.Through - 1
+	case len(p.Turns) > 0:
+		p.Hidden = p.Turns[0].Position - in.Through - 1
 	}
-	if in.Number > 1 && !began(p.Turns, in.Run) {
+	began := slices.ContainsFunc(p.Turns, func(t Turn) bool { return t.Number == 1 && t.Run == in.Run })
+	if in.Number > 1 && !began {
 		p.Asked = in.Asked
 	}
-}
-
-// began reports whether turns contain a run's first turn.
-func began(turns []Turn, run string) bool {
-	for i := range turns {
-		if turns[i].Number == 1 && turns[i].Run == run {
-			return true
-		}
-	}
-	return false
 }
 
 // count adds up the tokens of the parts.
@@ -372,6 +361,9 @@ func Render(p Parts) []api.ChatMessage {
 		if !l.Last {
 			system = append(system, l.Text)
 		}
+	}
+	if p.memo == nil {
+		p.memo = NewMemo()
 	}
 	const others, ofTurn = 6, 3 // messages besides the turns; usual number of a turn
 	out := append(make([]api.ChatMessage, 0, others+ofTurn*len(p.Turns)), api.ChatMessage{Role: "system", Content: strings.Join(system, "\n\n")})

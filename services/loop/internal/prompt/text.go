@@ -50,7 +50,7 @@ func Inert(s string) string {
 // that the text cannot end the quotation. It is cut as a tool result is, because senders
 // must not fill a prompt that the agent pays for.
 func Quote(head, text string) string {
-	return "[" + head + "]\n> " + strings.ReplaceAll(Cut(Inert(text)), "\n", "\n> ")
+	return sanitize.Quote(head, Cut(Inert(text)))
 }
 
 // Cut cuts a tool's output to [MaxResult] and notes the number of missing bytes. It

@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -108,11 +109,7 @@ const maxLine = 96
 
 // line describes an old turn in one line: time, principal, first words and tools.
 func line(t api.Turn) string {
-	who := string(t.By.Kind)
-	words := t.Thinking
-	if words == "" {
-		words = t.Input
-	}
+	who, words := string(t.By.Kind), cmp.Or(t.Thinking, t.Input)
 	if t.Input == "" || who == "" {
 		who = "self"
 	}

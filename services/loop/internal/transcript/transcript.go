@@ -110,7 +110,8 @@ func (r *repair) line() string {
 	if err := json.Unmarshal([]byte(r.text), &l); err != nil {
 		return "not a message: " + err.Error()
 	}
-	if !slices.Contains([]string{"user", "assistant", "tool"}, l.Role) {
+	add, known := roles[l.Role]
+	if !known {
 		return fmt.Sprintf("unknown role %.40q; known are user, assistant and tool", l.Role)
 	}
 	t, err := time.Parse(time.RFC3339Nano, l.Timestamp)
@@ -121,20 +122,15 @@ func (r *repair) line() string {
 	if at < r.last {
 		return "it is older than the line before it"
 	}
-	reason := ""
-	switch l.Role {
-	case "user":
-		reason = r.user(l, at)
-	case "assistant":
-		reason = r.assistant(l, at)
-	case "tool":
-		reason = r.tool(l, at)
-	}
+	reason := add(r, l, at)
 	if reason == "" {
 		r.last = at
 	}
 	return reason
 }
+
+// roles are the functions that add a line of a role, or return the reason to cut it.
+var roles = map[string]func(*repair, line, int64) string{"user": (*repair).user, "assistant": (*repair).assistant, "tool": (*repair).tool}
 
 func (r *repair) user(l line, at int64) string {
 	if strings.TrimSpace(l.Content) == "" {
