@@ -197,10 +197,10 @@ func (s Memory) takeIn(ctx context.Context, tx *sqldb.Tx, all []taken) (n int, e
 			}
 			runs = append(runs, t.Run)
 		}
-		if err := s.summarise(ctx, tx, of); err != nil {
-			return 0, err
-		}
 		n += len(of.turns)
+	}
+	if err := s.summarise(ctx, tx, all); err != nil {
+		return 0, err
 	}
 	return n, s.rateProcedures(ctx, tx, all, slices.Compact(runs))
 }
@@ -272,49 +272,69 @@ func (s Memory) rateProcedures(ctx context.Context, tx *sqldb.Tx, all []taken, r
 // maxDecisions is the number of decisions that a session's summary has, the latest ones.
 const maxDecisions = 10
 
-// summarise updates a session's summary with the turns that are ingested.
-func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, of taken) error {
-	var said string
-	made, used, count := []string{}, []string{}, map[string]int{}
-	err := tx.QueryRowContext(ctx, `select summary, key_decisions, tools_used, outcomes from session_summaries where session = $1`+s.db.ForUpdate(), of.session).
-		Scan(&said, sqldb.JSON(&made), sqldb.JSON(&used), sqldb.JSON(&count))
-	if err != nil && !errors.Is(err, sqldb.ErrNotFound) {
-		return fmt.Errorf("summary of %s: %w", of.session, err)
+// summarise updates the summaries of sessions, which are sorted, with the turns that are
+// ingested.
+func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, all []taken) error {
+	type summary struct {
+		said       string
+		made, used []string
+		count      map[string]int
 	}
-	var spent int64 // tokens
-	var cost api.Micros
-	for i, t := range of.turns {
-		d := of.digests[i]
-		for _, n := range d.Notes {
-			if n.Kind == "decision" {
-				made = append(made, n.Content)
-			}
-		}
-		for _, c := range t.Calls {
-			if !slices.Contains(used, c.Tool) {
-				used = append(used, c.Tool)
-			}
-		}
-		count[d.Episode.Outcome]++
-		if len(t.Calls) == 0 && t.Thinking != "" {
-			said = d.Episode.Summary
-		}
-		spent, cost = spent+t.InputTokens+t.OutputTokens, cost+t.Cost
+	before := map[string]summary{}
+	var args parameters
+	in := args.list(len(all), func(i int) any { return all[i].session })
+	_, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (none struct{}, err error) {
+		var session string
+		var v summary
+		err = r.Scan(&session, &v.said, sqldb.JSON(&v.made), sqldb.JSON(&v.used), sqldb.JSON(&v.count))
+		before[session] = v
+		return none, err
+	}, `select session, summary, key_decisions, tools_used, outcomes from session_summaries where session in (`+in+`) order by session`+s.db.ForUpdate(), args...)
+	if err != nil {
+		return fmt.Errorf("summaries of sessions: %w", err)
 	}
-	slices.Sort(used)
-	madeText, err1 := api.Encode(made[max(0, len(made)-maxDecisions):])
-	usedText, err2 := api.Encode(used)
-	countText, err3 := api.Encode(count)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
+	const columns = 11
+	values := make([]any, 0, columns*len(all))
+	for _, of := range all {
+		v, known := before[of.session]
+		if !known {
+			v = summary{made: []string{}, used: []string{}, count: map[string]int{}}
+		}
+		var spent int64 // tokens
+		var cost api.Micros
+		for i, t := range of.turns {
+			d := of.digests[i]
+			for _, n := range d.Notes {
+				if n.Kind == "decision" {
+					v.made = append(v.made, n.Content)
+				}
+			}
+			for _, c := range t.Calls {
+				if !slices.Contains(v.used, c.Tool) {
+					v.used = append(v.used, c.Tool)
+				}
+			}
+			v.count[d.Episode.Outcome]++
+			if len(t.Calls) == 0 && t.Thinking != "" {
+				v.said = d.Episode.Summary
+			}
+			spent, cost = spent+t.InputTokens+t.OutputTokens, cost+t.Cost
+		}
+		slices.Sort(v.used)
+		made, err1 := api.Encode(v.made[max(0, len(v.made)-maxDecisions):])
+		used, err2 := api.Encode(v.used)
+		count, err3 := api.Encode(v.count)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return err
+		}
+		at := of.turns[len(of.turns)-1].EndedAt
+		values = append(values, of.session, of.agent, text(v.said), text(string(made)), text(string(used)), string(count), int64(len(of.turns)), spent, int64(cost), at, at)
 	}
 	tx.Queue(ctx, `insert into session_summaries (session, agent, summary, key_decisions, tools_used, outcomes, turns, tokens, cost, created_at, updated_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $10)
+		values `+rows(len(all), columns)+`
 		on conflict (session) do update set summary = excluded.summary, key_decisions = excluded.key_decisions, tools_used = excluded.tools_used,
 			outcomes = excluded.outcomes, turns = session_summaries.turns + excluded.turns, tokens = session_summaries.tokens + excluded.tokens,
-			cost = session_summaries.cost + excluded.cost, updated_at = excluded.updated_at`,
-		of.session, of.agent, text(said), text(string(madeText)), text(string(usedText)), string(countText), len(of.turns), spent, cost,
-		of.turns[len(of.turns)-1].EndedAt)
+			cost = session_summaries.cost + excluded.cost, updated_at = excluded.updated_at`, values...)
 	return nil
 }
 

@@ -169,38 +169,31 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (eng
 	return s.agentOf(id, row)
 }
 
-// definitionColumns are the columns of table agents, with alias a, that [turn.Agent] is
-// made from.
+// definitionColumns are the columns of table agents, with alias a, of a definitionRow.
 const definitionColumns = `a.name, a.address, a.state, a.definition, a.turns, coalesce((` + ownGenesis + `), '')`
 
 type definitionRow struct {
-	name, address string
-	state         api.AgentState
-	definition    string
-	turns         int64
-	genesis       string // set by the agent itself; "": none
+	engine.Agent        // with its columns only
+	definition   string // JSON
 }
 
 func (r *definitionRow) columns() []any {
-	return []any{&r.name, &r.address, &r.state, &r.definition, &r.turns, &r.genesis}
+	return []any{&r.Name, &r.Address, &r.State, &r.definition, &r.Turns, &r.Genesis}
 }
 
-// agentOf makes a [turn.Agent] from a row. It caches the decoded definition.
+// agentOf makes an [engine.Agent] from a row. A genesis prompt that the agent itself has
+// set replaces that of its definition.
 func (s *Store) agentOf(id string, row definitionRow) (engine.Agent, error) {
 	d, err := s.definitions.decode(id, row.definition)
 	if err != nil {
 		return engine.Agent{}, err
 	}
-	a := engine.Agent{
-		ID: id, Name: row.name, Address: row.address, State: row.state, Turns: row.turns, Workspace: s.Workspace(id),
-		Creator: d.Creator, Description: d.Description, Genesis: d.Body, Model: d.Model, Tools: d.Tools, Autonomous: d.Autonomy, Message: d.Message,
-		Window: int64(d.Context.Window), Reserve: int64(d.Context.Reserve), Flush: int64(d.Context.Flush),
-		MaxTurns: d.Limits.MaxTurns, MaxCalls: d.Limits.MaxToolCalls, Network: d.Sandbox.Network,
-		ExecTimeoutS: int(d.Sandbox.Timeout.Seconds()), RunTimeoutS: int(d.Limits.Timeout.Seconds()),
-	}
-	if row.genesis != "" {
-		a.Genesis = row.genesis
-	}
+	a := row.Agent
+	a.ID, a.Workspace, a.Genesis = id, s.Workspace(id), cmp.Or(a.Genesis, d.Body)
+	a.Creator, a.Description, a.Model, a.Tools, a.Autonomous, a.Message = d.Creator, d.Description, d.Model, d.Tools, d.Autonomy, d.Message
+	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
+	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
+	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())
 	return a, nil
 }
 
