@@ -26,19 +26,13 @@ const maxBody = 10_000
 // scope returns the name of an agent's tier in the index.
 func scope(agent string, tier memory.Tier) string { return agent + "/" + string(tier) }
 
-// marked returns the words of a text in the form in which the index has them: each begins
-// with the mark of its scope, 4 bytes of its hash. Without marks, intersecting a common
-// word with all texts of an agent would cost more than the rest of a search. Two scopes
-// with the same mark share entries of the index; the search then filters the memories by
-// scope.
-func marked(scope, text string) []string {
+// mark returns the beginning of each word of a scope in the index, 4 bytes of the scope's
+// hash. Without marks, intersecting a common word with all texts of an agent would cost
+// more than the rest of a search. Two scopes with the same mark share entries of the
+// index; the search then filters the memories by scope.
+func mark(scope string) string {
 	sum := sha256.Sum256([]byte(scope))
-	mark := "x" + hex.EncodeToString(sum[:4])
-	words := memory.Words(text)
-	for i := range words {
-		words[i] = mark + words[i]
-	}
-	return words
+	return "x" + hex.EncodeToString(sum[:4])
 }
 
 // index writes a memory's words to the index, in the transaction that writes the memory.
@@ -51,11 +45,14 @@ func index(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id
 // [maxBody] bytes.
 func indexed(scope string, parts ...string) string {
 	var body strings.Builder
-	for _, w := range marked(scope, strings.Join(parts, " ")) {
-		if body.Len()+1+len(w) > maxBody {
+	in := mark(scope)
+	for _, w := range memory.Words(strings.Join(parts, " ")) {
+		if body.Len()+1+len(in)+len(w) > maxBody {
 			break
 		}
-		body.WriteString(w + " ")
+		body.WriteString(in)
+		body.WriteString(w)
+		body.WriteByte(' ')
 	}
 	return body.String()
 }

@@ -175,27 +175,30 @@ func searchStatement(asked string) string {
 // [memory.Rank] ranks them: the ranking functions of the engines cost 10 µs for each text
 // with a common word, and PostgreSQL's does not weigh a word by its rarity.
 func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, phrases []string, at int64) ([]memory.Entry, error) {
+	words := make([][]string, 0, len(phrases)) // of the phrases
+	for _, p := range phrases {
+		if of := memory.Words(p); len(of) > 0 && len(words) < maxPhrases {
+			words = append(words, of)
+		}
+	}
 	asked := make([]string, len(searchable)*maxPhrases)
 	marks := map[memory.Tier][]string{}
 	for i, tier := range searchable {
 		if !slices.Contains(tiers, tier) {
 			continue
 		}
-		for _, p := range phrases {
-			words := marked(scope(agent, tier), p)
-			k := len(marks[tier])
-			if len(words) == 0 || k == maxPhrases {
-				continue
+		in := mark(scope(agent, tier))
+		and := " " + in
+		marks[tier] = make([]string, len(words))
+		for k, of := range words {
+			all := in + strings.Join(of, and)
+			if marks[tier][k] = all; len(of) > 1 {
+				all = in + strings.Join(longest(of), and)
 			}
-			marks[tier] = append(marks[tier], strings.Join(words, " "))
-			// Only the longest words of a phrase are looked up: they are usually the
-			// rarest.
-			slices.SortStableFunc(words, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-			words = slices.Compact(words)
-			asked[i*maxPhrases+k] = strings.Join(words[:min(len(words), 2)], " ")
+			asked[i*maxPhrases+k] = all
 		}
 	}
-	if len(marks) == 0 {
+	if len(words) == 0 || len(marks) == 0 {
 		return nil, nil
 	}
 	for asked[len(asked)-1] == "" {
@@ -234,6 +237,15 @@ func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, p
 		}
 	}
 	return out, nil
+}
+
+// longest returns the two longest words of a phrase, which are usually the rarest. Only
+// they are looked up.
+func longest(words []string) []string {
+	words = slices.Clone(words)
+	slices.SortStableFunc(words, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	words = slices.Compact(words)
+	return words[:min(len(words), 2)]
 }
 
 // maxOwn is the number of latest episodes among which those of other sessions are
