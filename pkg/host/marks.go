@@ -65,13 +65,10 @@ func (k knowledge) with(h heights, boot string) knowledge {
 
 // marks writes the mark of one service.
 type marks struct {
+	env     *Env
 	service string
 	owner   api.Owner
-	bus     *bus.Bus
 	db      *sqldb.DB
-	status  *status
-	now     func() time.Time
-	cfg     Config
 	boot    string
 	known   knowledge
 }
@@ -94,9 +91,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 	if !ok {
 		return nil, nil
 	}
-	m := &marks{
-		service: e.service.Name, owner: owner, bus: e.Bus, db: db, status: e.status, now: e.Now, cfg: e.cfg, boot: bootID(),
-	}
+	m := &marks{env: e, service: e.service.Name, owner: owner, db: db, boot: bootID()}
 	var faults []string
 	var seen int64
 	for begin := time.Now(); ; {
@@ -157,7 +152,7 @@ func (c *Config) accepts(now time.Time) bool {
 // leader of a cluster may lag behind, so that the result may be wrong for a moment; the
 // caller retries.
 func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err error) {
-	own, other, states, err := readStores(ctx, m.service, m.db, m.bus)
+	own, other, states, err := readStores(ctx, m.service, m.db, m.env.Bus)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -166,7 +161,7 @@ func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err e
 			return nil, 0, fmt.Errorf("mark of the database: %w", err)
 		}
 	}
-	return Disagreements(m.service, own, other, states, m.bus.Installation(), m.boot, m.cfg.Sync), other.Seq, nil
+	return Disagreements(m.service, own, other, states, m.env.Bus.Installation(), m.boot, m.env.cfg.Sync), other.Seq, nil
 }
 
 // readStores returns what the stores of a service record of each other. A mark that does
@@ -242,12 +237,12 @@ func at(micros int64) string { return time.UnixMicro(micros).UTC().Format(time.R
 func (m *marks) write(ctx context.Context, atLeast int64) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*markEvery)
 	defer cancel()
-	states, err := m.bus.StreamHeights(ctx, bus.StreamNames(m.owner))
+	states, err := m.env.Bus.StreamHeights(ctx, bus.StreamNames(m.owner))
 	if err != nil {
-		m.status.wrote(m.service, "NATS", err)
+		m.env.status.wrote(m.service, "NATS", err)
 		return err
 	}
-	h := heights{At: m.now().UnixMicro(), Streams: map[string]uint64{}}
+	h := heights{At: m.env.Now().UnixMicro(), Streams: map[string]uint64{}}
 	for _, s := range states {
 		h.Streams[s.Name] = s.Last
 	}
@@ -263,15 +258,15 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	if err != nil {
 		return err
 	}
-	seq, err := sqldb.WriteMark(ctx, m.db, m.bus.Installation(), string(text), h.At, atLeast)
-	m.status.wrote(m.service, "the database", err)
+	seq, err := sqldb.WriteMark(ctx, m.db, m.env.Bus.Installation(), string(text), h.At, atLeast)
+	m.env.status.wrote(m.service, "the database", err)
 	if err != nil {
 		return err
 	}
 	m.known = known
-	mine := api.StoreMark{Installation: m.bus.Installation(), Seq: seq, At: h.At, Boot: m.boot, Settled: known.Settled.Mark}
-	kept, err := m.bus.PutMark(ctx, m.service, mine)
-	m.status.wrote(m.service, "NATS", err)
+	mine := api.StoreMark{Installation: m.env.Bus.Installation(), Seq: seq, At: h.At, Boot: m.boot, Settled: known.Settled.Mark}
+	kept, err := m.env.Bus.PutMark(ctx, m.service, mine)
+	m.env.status.wrote(m.service, "NATS", err)
 	if err != nil || kept == mine {
 		return err
 	}
@@ -280,7 +275,7 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	now, err := sqldb.ReadMark(ctx, m.db)
 	if err == nil && (kept.Seq == seq || kept.Seq > now.Seq) {
 		err = fmt.Errorf("%w: its mark is %d, and NATS has %d of %s", errOlder, now.Seq, kept.Seq, at(kept.At))
-		m.status.wrote(m.service, "the database", err)
+		m.env.status.wrote(m.service, "the database", err)
 	}
 	return err
 }
