@@ -107,7 +107,9 @@ func New(conn *Conn, o Options) (*Bus, error) {
 		controls: map[string]context.CancelFunc{}, installation: o.Installation,
 	}
 	if o.Guarded {
-		b.allowed = publishOf(o.Service)
+		if owner, ok := OwnerOf(o.Service); ok {
+			b.allowed = PermissionsOf(owner).Publish
+		}
 	}
 	l := conn.hold()
 	defer l.release()

@@ -103,26 +103,12 @@ func EventSources(subjects ...api.Subject) (all []string) {
 // Expand returns the events of subjects that a message of a stream announces: those of a
 // journal entry, or the message itself. Key "" or "*" of a subject matches every key.
 func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
-	s, err := parseSubject(m.Subject)
+	events, own, err := announced(m, subjects)
 	if err != nil {
 		return nil, err
 	}
-	if !s.Same(api.Journal{}.Subject()) {
-		if matches(s, subjects) {
-			return []Stored{m}, nil
-		}
-		return nil, nil
-	}
-	if !mayAnnounce(m.Data, subjects) {
-		return nil, nil
-	}
-	var entry api.Journal
-	if err := api.Decode(m.Data, &entry); err != nil {
-		return nil, err
-	}
-	events, err := entry.Events()
-	if err != nil {
-		return nil, err
+	if own {
+		return []Stored{m}, nil
 	}
 	var all []Stored
 	for _, e := range events {
@@ -139,6 +125,46 @@ func Expand(m Stored, subjects ...api.Subject) ([]Stored, error) {
 		all[n-1].More = false
 	}
 	return all, nil
+}
+
+// Announced is [Expand] for a reader of the events M, which it returns as such.
+func Announced[M api.Message](m Stored) (all []M, err error) {
+	var zero M
+	events, own, err := announced(m, []api.Subject{zero.Subject()})
+	if own {
+		all = make([]M, 1)
+		err = api.Decode(m.Data, &all[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range events {
+		if event, ok := e.(M); ok {
+			all = append(all, event)
+		}
+	}
+	return all, nil
+}
+
+// announced returns the events of a journal entry, unless its bytes show that it announces
+// none of subjects. For another message it reports whether it is one of subjects itself.
+func announced(m Stored, subjects []api.Subject) (events []api.Message, own bool, err error) {
+	s, err := parseSubject(m.Subject)
+	if err != nil {
+		return nil, false, err
+	}
+	if !s.Same(api.Journal{}.Subject()) {
+		return nil, matches(s, subjects), nil
+	}
+	if !mayAnnounce(m.Data, subjects) {
+		return nil, false, nil
+	}
+	var entry api.Journal
+	if err := api.Decode(m.Data, &entry); err != nil {
+		return nil, false, err
+	}
+	events, err = entry.Events()
+	return events, false, err
 }
 
 // mayAnnounce reports, without decoding it, whether a journal entry may announce an event

@@ -51,14 +51,7 @@ func wanted(n int64) int64 {
 
 func (b *Bus) missingConsumers(ctx context.Context) (faults []string, err error) {
 	for _, o := range api.Owners() {
-		consumed := slices.Clone(api.AccessOf(o).Consumes)
-		for _, m := range api.Messages() {
-			if s := m.Subject(); s.Owner == o && s.Class == api.Command {
-				consumed = append(consumed, m)
-			}
-		}
-		for _, m := range consumed {
-			s := m.Subject()
+		for _, s := range consumedBy(o) {
 			name := o.Service() + "-" + s.Name
 			missing := false
 			err := b.retry(ctx, func(ctx context.Context, cl *client) error {

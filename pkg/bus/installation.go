@@ -62,14 +62,19 @@ func (b *Bus) streams() []jetstream.StreamConfig {
 // StreamNames returns the streams of an owner, the coordination bucket, which all
 // services share, and the owner's object buckets.
 func StreamNames(o api.Owner) []string {
-	names := []string{coordination}
+	names := append([]string{coordination}, streamsOf(o)...)
+	for _, object := range api.AccessOf(o).Objects {
+		names = append(names, "OBJ_"+object)
+	}
+	return names
+}
+
+// streamsOf returns the streams of an owner's messages.
+func streamsOf(o api.Owner) (names []string) {
 	for _, m := range api.Messages() {
 		if s := m.Subject(); s.Owner == o && s.Stream() != "" && !slices.Contains(names, s.Stream()) {
 			names = append(names, s.Stream())
 		}
-	}
-	for _, object := range api.AccessOf(o).Objects {
-		names = append(names, "OBJ_"+object)
 	}
 	return names
 }

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -35,19 +34,7 @@ func PermissionsOf(o api.Owner) Permissions {
 	for _, m := range access.Calls {
 		p.Publish = append(p.Publish, m.Subject().String())
 	}
-	own := map[string]bool{}
-	consumed := access.Consumes
-	for _, m := range api.Messages() {
-		s := m.Subject()
-		if s.Owner != o || s.Stream() == "" {
-			continue
-		}
-		own[s.Stream()] = true
-		if s.Class == api.Command {
-			consumed = append(consumed, m)
-		}
-	}
-	for stream := range own {
+	for _, stream := range streamsOf(o) {
 		p.Publish = append(p.Publish, reading(stream)...)
 	}
 	for _, m := range access.Follows {
@@ -57,8 +44,7 @@ func PermissionsOf(o api.Owner) Permissions {
 		// during an upgrade.
 		p.Publish = append(p.Publish, "$JS.ACK."+s.Stream()+"."+service+"-"+s.Name+".>")
 	}
-	for _, m := range consumed {
-		s := m.Subject()
+	for _, s := range consumedBy(o) {
 		at := s.Stream() + "." + service + "-" + s.Name
 		p.Publish = append(
 			p.Publish,
@@ -81,15 +67,27 @@ func PermissionsOf(o api.Owner) Permissions {
 	return p
 }
 
-// publishOf returns the subjects that a service may publish to. It is nil, which permits
-// all subjects, for a service without contracts.
-func publishOf(service string) []string {
+// OwnerOf returns the owner of a service's contracts; false for a service without them.
+func OwnerOf(service string) (api.Owner, bool) {
 	for _, o := range api.Owners() {
 		if o.Service() == service {
-			return PermissionsOf(o).Publish
+			return o, true
 		}
 	}
-	return nil
+	return "", false
+}
+
+// consumedBy returns the subjects that a service consumes through a durable each.
+func consumedBy(o api.Owner) (all []api.Subject) {
+	for _, m := range api.AccessOf(o).Consumes {
+		all = append(all, m.Subject())
+	}
+	for _, m := range api.Messages() {
+		if s := m.Subject(); s.Owner == o && s.Class == api.Command {
+			all = append(all, s)
+		}
+	}
+	return all
 }
 
 // permit returns an error if the servers of a cluster would refuse a message of this
@@ -120,21 +118,6 @@ func covers(pattern, subject string) bool {
 	}
 }
 
-// OperatorPermissions returns the permissions of [Operator]. They include moving the
-// leader of a durable, which loses no message.
-func OperatorPermissions() Permissions {
-	p := common(Operator)
-	p.Publish = append(p.Publish, api.Root+".*.req.>", api.Root+".*.live.control.v1.*", "$SRV.>", "$JS.API.CONSUMER.LEADER.STEPDOWN.*.*")
-	p.Subscribe = append(p.Subscribe, api.Root+".*.live.>")
-	for _, s := range api.Streams() {
-		p.Publish = append(p.Publish, reading(s.Name)...)
-	}
-	p.Publish = append(p.Publish, reading("KV_"+api.Coordination)...)
-	p.Publish = append(p.Publish, reading("OBJ_"+api.Outputs)...)
-	slices.Sort(p.Publish)
-	return p
-}
-
 // common returns the permissions of every user: create and update streams, send replies,
 // and receive its own. No user may delete, purge or restore a stream.
 func common(user string) Permissions {
@@ -160,40 +143,6 @@ func following(stream string) []string {
 		"$JS.API.CONSUMER.DELETE." + stream + ".*", "$JS.API.CONSUMER.MSG.NEXT." + stream + ".*",
 		"$JS.FC." + stream + ".>",
 	}
-}
-
-// AccountsConf returns the accounts of a NATS configuration: the account of the services
-// with one user each, and the system account. The public keys of the users are variables,
-// see [NKeyVariable], which another file sets.
-func AccountsConf() string {
-	var b strings.Builder
-	b.WriteString("# Generated from pkg/api by `make gen`. Do not edit.\naccounts {\n  ANIMA {\n    jetstream: enabled\n    users: [\n")
-	user := func(name string, p Permissions) {
-		fmt.Fprintf(&b, "      { nkey: $%s, permissions: {\n", NKeyVariable(name))
-		list(&b, "publish", p.Publish)
-		list(&b, "subscribe", p.Subscribe)
-		b.WriteString("      } }\n")
-	}
-	for _, o := range api.Owners() {
-		user(o.Service(), PermissionsOf(o))
-	}
-	user(Operator, OperatorPermissions())
-	b.WriteString("    ]\n  }\n  SYS { users: [ { nkey: $" + NKeyVariable("sys") + " } ] }\n}\nsystem_account: SYS\n")
-	return b.String()
-}
-
-// NKeyVariable returns the variable of [AccountsConf] that holds a user's public key:
-// NKEY_ and the name in upper case.
-func NKeyVariable(user string) string {
-	return "NKEY_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
-}
-
-func list(b *strings.Builder, what string, subjects []string) {
-	fmt.Fprintf(b, "        %s: { allow: [\n", what)
-	for _, s := range subjects {
-		fmt.Fprintf(b, "          %q\n", s)
-	}
-	b.WriteString("        ] }\n")
 }
 
 // control returns the prefix, without the instance, of the subjects on which streamed

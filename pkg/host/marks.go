@@ -73,21 +73,11 @@ type marks struct {
 	known   knowledge
 }
 
-// ownerOf returns the owner of a service; ok is false for a service without contracts.
-func ownerOf(service string) (o api.Owner, ok bool) {
-	for _, o := range api.Owners() {
-		if o.Service() == service {
-			return o, true
-		}
-	}
-	return "", false
-}
-
 // check compares a database with its mark in NATS, and the streams with the database's
 // record of them. If they disagree, it returns an error, unless the operator has accepted
 // the loss: then it records the loss and starts new marks.
 func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
-	owner, ok := ownerOf(e.service.Name)
+	owner, ok := bus.OwnerOf(e.service.Name)
 	if !ok {
 		return nil, nil
 	}
@@ -167,7 +157,7 @@ func (m *marks) compare(ctx context.Context) (faults []string, seen int64, err e
 // readStores returns what the stores of a service record of each other. A mark that does
 // not exist is zero.
 func readStores(ctx context.Context, service string, db *sqldb.DB, b *bus.Bus) (own sqldb.Mark, other api.StoreMark, states []bus.StreamHeight, err error) {
-	owner, ok := ownerOf(service)
+	owner, ok := bus.OwnerOf(service)
 	if !ok {
 		return own, other, nil, fmt.Errorf("%s has no contracts", service)
 	}
