@@ -61,7 +61,7 @@ type Entry[T any] struct {
 func OpenBucket[T any](ctx context.Context, b *Bus) (*Bucket[T], error) {
 	cl := b.use()
 	defer cl.release()
-	if _, err := cl.stream(deadline(ctx), "KV_"+api.Coordination); err != nil {
+	if _, err := cl.stream(deadline(ctx), coordination); err != nil {
 		return nil, fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
 	return &Bucket[T]{bus: b}, nil
@@ -235,12 +235,8 @@ const (
 // the key, so that a renewed lock would never expire, and Create reports that a key
 // exists if the key's marker expires during the call.
 func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op string, last uint64, ttl time.Duration) (uint64, error) {
-	if !validBucketKey(key) {
-		return 0, api.Errorf(api.Invalid, "%q cannot be a key of the bucket", key)
-	}
-	msg := nats.NewMsg("$KV." + api.Coordination + "." + key)
-	msg.Data = data
-	if err := k.bus.permit(msg.Subject); err != nil {
+	msg, err := k.bus.keyMessage(key, data)
+	if err != nil {
 		return 0, err
 	}
 	if op != "" {
@@ -265,8 +261,7 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 		}
 		// Another write of the key is in progress on the replicas: retry until it is
 		// decided.
-		busy, ok := errors.AsType[*jetstream.APIError](err)
-		if !ok || busy.ErrorCode != codeWrongLastBusy || wait.For(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
+		if errorCode(err) != codeWrongLastBusy || wait.For(ctx, backoff(try, time.Millisecond, 50*time.Millisecond)) != nil {
 			return 0, k.failure(key, err)
 		}
 	}
@@ -275,14 +270,7 @@ func (k *Bucket[T]) write(ctx context.Context, key string, data []byte, op strin
 // last returns the last message of a key from the stream's leader: an Entry without its
 // value, and the encoded value. A marker is an Entry with Deleted. Errors: NotFound.
 func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, error) {
-	var m *jetstream.RawStreamMsg
-	err := k.bus.retry(ctx, func(ctx context.Context, cl *client) error {
-		st, err := cl.stream(ctx, "KV_"+api.Coordination)
-		if err == nil {
-			m, err = st.GetLastMsgForSubject(ctx, "$KV."+api.Coordination+"."+key)
-		}
-		return err
-	})
+	m, err := k.bus.getLast(ctx, coordination, keySubject(key))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return Entry[T]{}, nil, api.Errorf(api.NotFound, "no key %s", key)
 	} else if err != nil {
@@ -294,22 +282,32 @@ func (k *Bucket[T]) last(ctx context.Context, key string) (Entry[T], []byte, err
 	}, m.Data, nil
 }
 
-func validBucketKey(key string) bool {
+func keySubject(key string) string { return "$KV." + api.Coordination + "." + key }
+
+// keyMessage returns the message that stores data under a key of the bucket.
+func (b *Bus) keyMessage(key string, data []byte) (*nats.Msg, error) {
 	for token := range strings.SplitSeq(key, ".") {
 		if !api.ValidKey(token) {
-			return false
+			return nil, api.Errorf(api.Invalid, "%q cannot be a key of the bucket", key)
 		}
 	}
-	return true
+	msg := nats.NewMsg(keySubject(key))
+	msg.Data = data
+	return msg, b.permit(msg.Subject)
+}
+
+// wrongLast reports whether the last message of a key is not the expected one.
+func wrongLast(err error) bool {
+	code := errorCode(err)
+	return code == codeWrongLast || code == codeWrongLastBusy
 }
 
 func (k *Bucket[T]) failure(key string, err error) error {
-	e, ok := errors.AsType[*jetstream.APIError](err)
 	switch {
-	case ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy):
+	case wrongLast(err):
 		return api.Errorf(api.Conflict, "key %s exists or was changed", key)
 	case temporary(err):
-		return &api.Error{Code: api.Unavailable, Message: "the coordination bucket did not answer", Next: "check that NATS is up", RetryAfter: 1000}
+		return unavailable("the coordination bucket did not answer", "check that NATS is up")
 	}
 	return fmt.Errorf("key %s: %w", key, err)
 }

@@ -9,10 +9,12 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -76,20 +78,12 @@ type Options struct {
 // New returns the bus of one service on a connection made by [Dial]. Several buses may
 // share the connection; the caller closes it.
 func New(conn *Conn, o Options) (*Bus, error) {
-	if o.Version == "" {
-		o.Version = "0.0.0"
-	}
-	if o.Instance == "" {
-		o.Instance = nats.NewInbox()[len(nats.InboxPrefix):]
-	}
-	if o.AliveEvery == 0 {
-		o.AliveEvery = 2 * time.Second
-	}
+	o.Version = cmp.Or(o.Version, "0.0.0")
+	o.Instance = cmp.Or(o.Instance, strings.TrimPrefix(nats.NewInbox(), nats.InboxPrefix))
+	o.AliveEvery = cmp.Or(o.AliveEvery, 2*time.Second)
+	o.Replicas = cmp.Or(o.Replicas, 1)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Replicas == 0 {
-		o.Replicas = 1
 	}
 	if o.Tracer == nil {
 		o.Tracer = tracenoop.NewTracerProvider()
@@ -155,9 +149,7 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() != nil:
-			return fmt.Errorf("stream %s: %w", cfg.Name, err)
-		case !temporary(err):
+		case ctx.Err() != nil, !temporary(err):
 			return fmt.Errorf("stream %s: %w", cfg.Name, err)
 		}
 		// JetStream has no leader yet or cannot be reached. Retry: services and servers

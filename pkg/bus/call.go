@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -136,13 +136,10 @@ func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error)
 		}
 	case answer != nil:
 		return answer.Header.Get(headerRefused) != "", err
-	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(ctx.Err(), context.Canceled):
 		return false, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return false, &api.Error{
-			Code: api.Unavailable, Message: string(s.Owner) + " did not answer " + s.Name + " in time",
-			Next: "try again", RetryAfter: 1000,
-		}
+		return false, unavailable(string(s.Owner)+" did not answer "+s.Name+" in time", "try again")
 	}
 	return false, err
 }
@@ -166,7 +163,7 @@ func answerError(m *nats.Msg) error {
 func errorMsg(reply string, err error) *nats.Msg {
 	e := api.Wire(err)
 	if e.Code == api.Internal && errors.Is(err, context.DeadlineExceeded) {
-		e = &api.Error{Code: api.Unavailable, Message: "the request was not finished in time", Next: "try again", RetryAfter: 1000}
+		e = unavailable("the request was not finished in time", "try again")
 	}
 	msg := nats.NewMsg(reply)
 	msg.Header.Set(micro.ErrorCodeHeader, string(e.Code))
@@ -180,17 +177,8 @@ func errorMsg(reply string, err error) *nats.Msg {
 // headerText shortens a message to one line of 120 characters for a header. The body has
 // the whole text.
 func headerText(s string) string {
-	out := make([]rune, 0, 120)
-	for _, r := range s {
-		if r == '\n' || r == '\r' {
-			r = ' '
-		}
-		if len(out) == 120 {
-			break
-		}
-		out = append(out, r)
-	}
-	return string(out)
+	line := []rune(strings.NewReplacer("\n", " ", "\r", " ").Replace(s))
+	return string(line[:min(len(line), 120)])
 }
 
 // backoff returns a random duration between half and all of base<<try, or of limit if that
@@ -202,5 +190,3 @@ func backoff(try int, base, limit time.Duration) time.Duration {
 	}
 	return d/2 + rand.N(d/2+1)
 }
-
-func seqHeader(n int) string { return strconv.Itoa(n) }

@@ -71,6 +71,33 @@ func (b *Bus) tryOnce(ctx context.Context, f func(context.Context, *client) erro
 	return f(ctx, cl)
 }
 
+// get reads one message of a stream with read.
+func (b *Bus) get(ctx context.Context, stream string, read func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (*jetstream.RawStreamMsg, error) {
+	var m *jetstream.RawStreamMsg
+	err := b.retry(ctx, func(ctx context.Context, cl *client) error {
+		st, err := cl.stream(ctx, stream)
+		if err == nil {
+			m, err = read(ctx, st)
+		}
+		return err
+	})
+	return m, err
+}
+
+// getLast reads the last message of a subject.
+func (b *Bus) getLast(ctx context.Context, stream, subject string) (*jetstream.RawStreamMsg, error) {
+	return b.get(ctx, stream, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetLastMsgForSubject(ctx, subject)
+	})
+}
+
+// getNext reads the first message of a subject at or after a sequence.
+func (b *Bus) getNext(ctx context.Context, stream, subject string, from uint64) (*jetstream.RawStreamMsg, error) {
+	return b.get(ctx, stream, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
+		return st.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
+	})
+}
+
 func (cl *client) stream(ctx context.Context, name string) (jetstream.Stream, error) {
 	cl.streams.Lock()
 	h := cl.handles[name]

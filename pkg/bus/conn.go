@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -95,10 +97,7 @@ func (c *Conn) Close() {
 	c.stop()
 	c.moves.Wait()
 	c.mu.Lock()
-	connections := make([]*connection, 0, len(c.connections))
-	for cn := range c.connections {
-		connections = append(connections, cn)
-	}
+	connections := slices.Collect(maps.Keys(c.connections))
 	c.mu.Unlock()
 	for _, cn := range connections {
 		cn.nc.Close()

@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -57,15 +59,9 @@ func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) 
 		c = how[0]
 	}
 	c.Workers = max(c.Workers, 1)
-	if c.AckWait == 0 {
-		c.AckWait = 30 * time.Second
-	}
-	if c.MaxDeliver == 0 {
-		c.MaxDeliver = 10
-	}
-	if c.MaxPause == 0 {
-		c.MaxPause = 30 * time.Second
-	}
+	c.AckWait = cmp.Or(c.AckWait, 30*time.Second)
+	c.MaxDeliver = cmp.Or(c.MaxDeliver, 10)
+	c.MaxPause = cmp.Or(c.MaxPause, 30*time.Second)
 	return func(s *server) error {
 		var zero M
 		d := &delivery{
@@ -120,11 +116,4 @@ func linkTo(sc trace.SpanContext) []trace.Link {
 	return []trace.Link{{SpanContext: sc}}
 }
 
-func lastToken(subject string) string {
-	for i := len(subject) - 1; i >= 0; i-- {
-		if subject[i] == '.' {
-			return subject[i+1:]
-		}
-	}
-	return subject
-}
+func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }

@@ -151,7 +151,8 @@ func (d *delivery) take(taking context.Context, s *server) {
 		d.mu.Unlock()
 		switch {
 		case stalled:
-			d.nakDelayed(msg)
+			// Redelivered after 1 s to any replica, possibly this one.
+			d.nak(msg, func() error { return msg.NakWithDelay(time.Second) })
 			<-room
 			<-slots
 		case parallel:
@@ -252,7 +253,7 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 		d.lanes[lane] = waiting[1:]
 		d.mu.Unlock()
 		if taking.Err() != nil {
-			d.nak(msg)
+			d.nak(msg, msg.Nak)
 			continue
 		}
 		d.run(msg)
@@ -264,10 +265,10 @@ func (d *delivery) runLane(taking context.Context, lane string, room chan struct
 }
 
 // nak returns a message that was not started to the stream, which redelivers it at
-// once instead of after AckWait.
-func (d *delivery) nak(msg jetstream.Msg) {
+// once, or after a delay, instead of after AckWait.
+func (d *delivery) nak(msg jetstream.Msg, nak func() error) {
 	defer d.untrack(msg)()
-	if err := msg.Nak(); err != nil {
+	if err := nak(); err != nil {
 		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
 	}
 }
@@ -284,12 +285,12 @@ func (d *delivery) nakAll(ctx context.Context) {
 	}
 	d.mu.Unlock()
 	for _, msg := range waiting {
-		d.nak(msg)
+		d.nak(msg, msg.Nak)
 	}
 	for _, msg := range d.buffered {
-		d.nak(msg)
+		d.nak(msg, msg.Nak)
 	}
-	d.empty(ctx, d.nak)
+	d.empty(ctx, func(msg jetstream.Msg) { d.nak(msg, msg.Nak) })
 }
 
 // empty drains the iterator and calls give with each message that it still receives.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -208,9 +207,8 @@ func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api
 	}
 	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
-	msg := nats.NewMsg("$KV." + api.Coordination + "." + api.MarkKey(service))
-	msg.Data = data
-	if err := b.permit(msg.Subject); err != nil {
+	msg, err := b.keyMessage(api.MarkKey(service), data)
+	if err != nil {
 		return m, err
 	}
 	for {
@@ -224,7 +222,7 @@ func (b *Bus) PutMark(ctx context.Context, service string, m api.StoreMark) (api
 		cl := b.use()
 		_, err = cl.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last), jetstream.WithRetryAttempts(0))
 		cl.release()
-		if e, ok := errors.AsType[*jetstream.APIError](err); ok && (e.ErrorCode == codeWrongLast || e.ErrorCode == codeWrongLastBusy) {
+		if wrongLast(err) {
 			if wait.For(ctx, backoff(0, 10*time.Millisecond, 100*time.Millisecond)) != nil {
 				return m, ctx.Err()
 			}

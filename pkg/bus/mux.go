@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -56,7 +57,7 @@ func (x *mux) register() (string, *inbox, error) {
 	c := newInbox()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	reply := x.prefix + seqHeader(int(x.count.Add(1)))
+	reply := x.prefix + strconv.Itoa(int(x.count.Add(1)))
 	x.waiting[reply] = c
 	return reply, c, nil
 }

@@ -52,14 +52,7 @@ func (o *Objects) meta(name string) string {
 // info returns the description of an object. Errors: NotFound.
 func (o *Objects) info(ctx context.Context, name string) (jetstream.ObjectInfo, error) {
 	var info jetstream.ObjectInfo
-	var raw *jetstream.RawStreamMsg
-	err := o.bus.retry(ctx, func(ctx context.Context, cl *client) error {
-		st, err := cl.stream(ctx, "OBJ_"+o.bucket)
-		if err == nil {
-			raw, err = st.GetLastMsgForSubject(ctx, o.meta(name))
-		}
-		return err
-	})
+	raw, err := o.bus.getLast(ctx, "OBJ_"+o.bucket, o.meta(name))
 	if err != nil {
 		return info, o.failure(name, err)
 	}
@@ -129,14 +122,7 @@ func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int
 	subject := "$O." + o.bucket + ".C." + info.NUID
 	next := uint64(1)
 	for at := int64(0); at < size && at < offset+int64(limit); {
-		var raw *jetstream.RawStreamMsg
-		err := o.bus.retry(ctx, func(ctx context.Context, cl *client) error {
-			st, err := cl.stream(ctx, "OBJ_"+o.bucket)
-			if err == nil {
-				raw, err = st.GetMsg(ctx, next, jetstream.WithGetMsgSubject(subject))
-			}
-			return err
-		})
+		raw, err := o.bus.getNext(ctx, "OBJ_"+o.bucket, subject, next)
 		if err != nil {
 			return nil, 0, o.failure(name, err) // chunks and description have the same age, so they are removed together
 		}
@@ -151,16 +137,15 @@ func (o *Objects) Read(ctx context.Context, name string, offset int64, limit int
 }
 
 func (o *Objects) failure(name string, err error) error {
-	if full, ok := errors.AsType[*jetstream.APIError](err); ok && full.ErrorCode == codeFull {
-		return &api.Error{Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the bucket " + o.bucket + " is full"}
-	}
 	switch {
 	case err == nil:
 		return nil
+	case errorCode(err) == codeFull:
+		return &api.Error{Code: api.Unavailable, Reason: api.ReasonLimit, Message: "the bucket " + o.bucket + " is full"}
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return api.Errorf(api.NotFound, "there is no object %s", name)
 	case temporary(err):
-		return &api.Error{Code: api.Unavailable, Message: "the bucket " + o.bucket + " did not answer", Next: "check that NATS is up", RetryAfter: 1000}
+		return unavailable("the bucket "+o.bucket+" did not answer", "check that NATS is up")
 	}
 	return fmt.Errorf("object %s: %w", name, err)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // pending is the state of a message that was taken and is not settled.
@@ -29,7 +29,7 @@ type waitEnd struct{ time.Time }
 type pendingKey struct{}
 
 // errStalled is the cause of the cancelled context of a handler that made no progress.
-var errStalled = &api.Error{Code: api.Unavailable, Message: "the handler made no progress", Next: "see the log for the operation that it waited for", RetryAfter: 1000}
+var errStalled = unavailable("the handler made no progress", "see the log for the operation that it waited for")
 
 // begin returns the context of the message's handler, which is cancelled when the handler
 // makes no progress. The caller calls the returned function when the handler has
@@ -102,15 +102,6 @@ func Within(ctx context.Context, d time.Duration) (done func()) {
 	}
 }
 
-// nakDelayed returns to the stream a message of a lane whose handler makes no progress. It is
-// redelivered after 1 s to any replica, possibly this one.
-func (d *delivery) nakDelayed(msg jetstream.Msg) {
-	defer d.untrack(msg)()
-	if err := msg.NakWithDelay(time.Second); err != nil {
-		d.bus.log.Warn("message not returned, it is redelivered after the ack wait", "subject", d.subject.Template(), "err", err)
-	}
-}
-
 // untrack stops extending the ack wait of a message. The caller settles the message and
 // then calls settled: until then the message's client is held.
 func (d *delivery) untrack(msg jetstream.Msg) (settled func()) {
@@ -127,20 +118,13 @@ func (d *delivery) untrack(msg jetstream.Msg) (settled func()) {
 // keepAlive extends the ack wait of the held messages every third of AckWait, except for
 // those whose handler makes no progress.
 func (d *delivery) keepAlive(ctx context.Context) {
-	t := time.NewTicker(d.how.AckWait / 3)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
+	wait.Every(ctx, d.how.AckWait/3, func() {
 		for _, m := range d.working() {
 			if err := m.InProgress(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 				d.bus.log.Warn("ack wait of a message not extended", "subject", m.Subject(), "err", err)
 			}
 		}
-	}
+	})
 }
 
 // working returns the held messages, without those of a handler that makes no progress

@@ -39,6 +39,19 @@ const (
 	codeFull          jetstream.ErrorCode = 10077 // a limit of the stream is reached
 )
 
+// errorCode returns the error code of JetStream in err, 0 if there is none.
+func errorCode(err error) jetstream.ErrorCode {
+	if e, ok := errors.AsType[*jetstream.APIError](err); ok {
+		return e.ErrorCode
+	}
+	return 0
+}
+
+// unavailable returns an Unavailable error after which the caller may retry in a second.
+func unavailable(message, next string) *api.Error {
+	return &api.Error{Code: api.Unavailable, Message: message, Next: next, RetryAfter: 1000}
+}
+
 // entryIDHeader holds the id of a message that [Bus.Append] stores. The expected sequence
 // prevents duplicates, so the deduplication of the server is not used: it would keep the
 // ids of up to three windows in memory, and most of the stored messages are journal
@@ -136,10 +149,7 @@ func (b *Bus) publish(ctx context.Context, s api.Subject, id string, msg *nats.M
 		if ended := wait.For(ctx, backoff(try, 20*time.Millisecond, time.Second)); errors.Is(ended, context.Canceled) {
 			return 0, failed(span, ended)
 		} else if ended != nil {
-			return 0, failed(span, &api.Error{
-				Code: api.Unavailable, Message: "the stream of " + s.Template() + " did not answer",
-				Next: "check that NATS is up", RetryAfter: 1000,
-			})
+			return 0, failed(span, unavailable("the stream of "+s.Template()+" did not answer", "check that NATS is up"))
 		}
 	}
 }

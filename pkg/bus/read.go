@@ -42,28 +42,14 @@ func (b *Bus) Broken() <-chan struct{} {
 // the answer of the stream's leader may be behind what was delivered or followed: a newer
 // message may exist, also after NotFound (ADR 11).
 func (b *Bus) Last(ctx context.Context, s api.Subject) (Stored, error) {
-	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
-		return st.GetLastMsgForSubject(ctx, s.String())
-	})
+	raw, err := b.getLast(ctx, s.Stream(), s.String())
+	return rawStored(raw, s, err)
 }
 
 // Next returns the first message of a keyed subject at or after a sequence. Errors:
 // NotFound, after which such a message may exist all the same, as with [Bus.Last].
 func (b *Bus) Next(ctx context.Context, s api.Subject, from uint64) (Stored, error) {
-	return b.stored(ctx, s, func(ctx context.Context, st jetstream.Stream) (*jetstream.RawStreamMsg, error) {
-		return st.GetMsg(ctx, max(from, 1), jetstream.WithGetMsgSubject(s.String()))
-	})
-}
-
-func (b *Bus) stored(ctx context.Context, s api.Subject, get func(context.Context, jetstream.Stream) (*jetstream.RawStreamMsg, error)) (Stored, error) {
-	var raw *jetstream.RawStreamMsg
-	err := b.retry(ctx, func(ctx context.Context, cl *client) error {
-		st, err := cl.stream(ctx, s.Stream())
-		if err == nil {
-			raw, err = get(ctx, st)
-		}
-		return err
-	})
+	raw, err := b.getNext(ctx, s.Stream(), s.String(), max(from, 1))
 	return rawStored(raw, s, err)
 }
 

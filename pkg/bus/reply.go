@@ -28,14 +28,19 @@ func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, e
 		if err != nil {
 			return nil, err
 		}
-		data, err := api.Encode(resp)
-		if err != nil {
-			return nil, err
-		}
-		out := nats.NewMsg(in.Reply)
-		out.Data = data
-		return out, nil
+		return answerMsg(in.Reply, resp)
 	})
+}
+
+// answerMsg encodes the response of a handler.
+func answerMsg(reply string, resp any) (*nats.Msg, error) {
+	data, err := api.Encode(resp)
+	if err != nil {
+		return nil, err
+	}
+	out := nats.NewMsg(reply)
+	out.Data = data
+	return out, nil
 }
 
 func pool(workers []Workers) chan struct{} {

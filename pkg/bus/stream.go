@@ -2,12 +2,13 @@ package bus
 
 import (
 	"context"
+	"strconv"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // A streamed reply is a sequence of messages on one reply subject: numbered deltas,
@@ -36,7 +37,11 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 			return nil, err
 		}
 		var alive sync.WaitGroup
-		alive.Go(func() { w.keepAlive(ctx) })
+		alive.Go(func() {
+			wait.Every(ctx, b.opts.AliveEvery, func() {
+				_ = w.write(headerAlive, nil) // fails if the connection is closed; the caller ends the call after three missed keep-alives
+			})
+		})
 		resp, err := answer(ctx, req, func(d Delta) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -52,14 +57,12 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 		if err != nil {
 			return nil, err
 		}
-		data, err := api.Encode(resp)
+		out, err := answerMsg(in.Reply, resp)
 		if err != nil {
 			return nil, err
 		}
-		out := nats.NewMsg(in.Reply)
 		out.Header.Set(headerEnd, "1")
 		out.Header.Set(headerSeq, w.sent())
-		out.Data = data
 		return out, nil
 	})
 }
@@ -81,7 +84,7 @@ func (w *streamWriter) write(kind string, data []byte) error {
 		m.Header.Set(kind, "1")
 		m.Header.Set(headerControl, w.client.mux.bus.controlSubject())
 	} else {
-		m.Header.Set(headerSeq, seqHeader(w.seq))
+		m.Header.Set(headerSeq, strconv.Itoa(w.seq))
 		w.seq++
 	}
 	return w.client.nc.PublishMsg(m)
@@ -91,22 +94,7 @@ func (w *streamWriter) write(kind string, data []byte) error {
 func (w *streamWriter) sent() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return seqHeader(w.seq)
-}
-
-func (w *streamWriter) keepAlive(ctx context.Context) {
-	t := time.NewTicker(w.client.mux.bus.opts.AliveEvery)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			if err := w.write(headerAlive, nil); err != nil {
-				return // the connection is closed; the caller ends the call after three missed keep-alives
-			}
-		}
-	}
+	return strconv.Itoa(w.seq)
 }
 
 func (b *Bus) controlSubject() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 
 // errNotBegun is the error for a request that no server has begun: a server sends a
 // keep-alive when it begins one.
-var errNotBegun = &api.Error{Code: api.Unavailable, Message: "the service has not begun the request", Next: "try again", RetryAfter: 1000}
+var errNotBegun = unavailable("the service has not begun the request", "try again")
 
 // streamCall reads the messages of one streamed reply, and repeats the request until a server
 // has begun it.
@@ -111,9 +112,7 @@ func (r *streamCall) receive(ctx context.Context, begin bool) (m *nats.Msg, end 
 				if !r.begun {
 					return nil, false, errNotBegun
 				}
-				return nil, false, &api.Error{
-					Code: api.Unavailable, Message: "the service stopped sending before its answer was complete", Next: "try again", RetryAfter: 1000,
-				}
+				return nil, false, unavailable("the service stopped sending before its answer was complete", "try again")
 			case <-r.in.ready:
 				r.msgs = r.in.take()
 			}
@@ -144,7 +143,7 @@ func (r *streamCall) receive(ctx context.Context, begin bool) (m *nats.Msg, end 
 			return m, true, nil
 		default:
 			r.begun, r.maxSilence = true, 3*r.bus.opts.AliveEvery
-			if m.Header.Get(headerSeq) == seqHeader(r.next) { // otherwise an earlier delta was lost: skip all others until the answer
+			if m.Header.Get(headerSeq) == strconv.Itoa(r.next) { // otherwise an earlier delta was lost: skip all others until the answer
 				r.next++
 				return m, false, nil
 			}
