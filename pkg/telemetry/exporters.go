@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/anima-run/anima/pkg/telemetry/tracesdk"
 )
@@ -33,9 +32,9 @@ type Options struct {
 // of traces and of metrics, if they are configured, and the metrics page. The methods are
 // safe for concurrent use.
 type Exporters struct {
+	settings
+
 	opts    Options
-	target  target
-	sampler sdktrace.Sampler
 	spans   *tracesdk.Exporter // nil: traces are not sent
 	push    *push              // nil: metrics are not pushed
 	process *prometheus.Registry
@@ -55,39 +54,23 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	e := &Exporters{opts: opts}
-	var err error
-	if e.target, err = targetOf(opts.Lookup); err != nil {
-		return nil, err
-	}
-	if e.sampler, err = samplerOf(opts.Lookup); err != nil {
-		return nil, err
-	}
-	queue, batch, delay, err := batchingOf(opts.Lookup)
+	settings, err := settingsOf(opts.Lookup)
 	if err != nil {
 		return nil, err
 	}
-	metrics, err := metricTargetOf(opts.Lookup)
-	if err != nil {
-		return nil, err
-	}
-	interval, err := intervalOf(opts.Lookup)
-	if err != nil {
-		return nil, err
-	}
-	e.process = newProcessRegistry(opts.Version)
+	e := &Exporters{opts: opts, settings: settings, process: newProcessRegistry(opts.Version)}
 	spans := tracesdk.NewMetrics(e.process)
-	if metrics != (target{}) {
-		exporter, err := metrics.openMetrics(ctx)
+	if e.metrics != (target{}) {
+		exporter, err := e.metrics.openMetrics(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("open the metric exporter: %w", err)
 		}
-		e.push = &push{Exporter: exporter, interval: interval, log: opts.Log}
+		e.push = &push{Exporter: exporter, interval: e.interval, log: opts.Log}
 	}
-	if e.target == (target{}) {
+	if e.traces == (target{}) {
 		return e, nil
 	}
-	client, err := e.target.open(ctx)
+	client, err := e.traces.open(ctx)
 	if err != nil {
 		err = fmt.Errorf("open the trace exporter: %w", err)
 		if e.push != nil {
@@ -96,7 +79,7 @@ func Open(ctx context.Context, opts Options) (*Exporters, error) {
 		return nil, err
 	}
 	e.spans = tracesdk.NewExporter(ctx, tracesdk.Options{
-		Client: client, Log: opts.Log, Metrics: spans, Queue: queue, Batch: batch, Delay: delay, Spool: opts.Spool, Work: TurnID, Baggage: members,
+		Client: client, Log: opts.Log, Metrics: spans, Queue: e.queue, Batch: e.batch, Delay: e.delay, Spool: opts.Spool, Work: TurnID, Baggage: members,
 	})
 	return e, nil
 }
@@ -108,7 +91,7 @@ func members(ctx context.Context) [2]tracesdk.Member {
 }
 
 // Endpoint returns the URL that traces are sent to, "" if they are not sent.
-func (e *Exporters) Endpoint() string { return e.target.url }
+func (e *Exporters) Endpoint() string { return e.traces.url }
 
 // MetricsHandler returns a handler that serves the metrics of the process and of every
 // service started from it. The latter have a label service; further replicas of the same

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
 // target is the destination of spans or metrics; the zero value is none. The exporters
@@ -52,23 +53,47 @@ func (env environment) positive(name, unit string, standard int) (int, error) {
 	return n, nil
 }
 
-func (env environment) disabled() (bool, error) {
-	name, v := env.first("OTEL_SDK_DISABLED")
-	if v == "" {
-		return false, nil
+func (env environment) milliseconds(name string, standard int) (time.Duration, error) {
+	ms, err := env.positive(name, "milliseconds", standard)
+	return time.Duration(ms) * time.Millisecond, err
+}
+
+// settings are the values of the OTEL_ variables that the exporters do not read themselves.
+type settings struct {
+	traces, metrics target
+	sampler         sdktrace.Sampler
+	queue, batch    int           // limits of the queue and of a batch, in spans
+	delay           time.Duration // the longest time that a span waits
+	interval        time.Duration // between two pushes of metrics
+}
+
+// settingsOf returns the settings, or the first error.
+func settingsOf(env environment) (s settings, err error) {
+	var off bool
+	if name, v := env.first("OTEL_SDK_DISABLED"); v != "" {
+		if off, err = strconv.ParseBool(v); err != nil {
+			return s, fmt.Errorf("%s=%q: want true or false", name, v)
+		}
 	}
-	off, err := strconv.ParseBool(v)
-	if err != nil {
-		return false, fmt.Errorf("%s=%q: want true or false", name, v)
+	var errs [7]error // in the order in which one is reported
+	if !off {
+		s.traces, errs[0] = targetOf(env)
+		s.metrics, errs[5] = metricTargetOf(env)
 	}
-	return off, nil
+	s.sampler, errs[1] = samplerOf(env)
+	// The SDK's defaults, 2,048 spans and 5 s, lose spans at a few hundred turns a second
+	// and delay the trace of an interactive call. 1,024 spans are smaller than the 4 MiB
+	// that collectors accept in one message.
+	s.queue, errs[2] = env.positive("OTEL_BSP_MAX_QUEUE_SIZE", "spans", 16_384)
+	s.batch, errs[3] = env.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "spans", 1_024)
+	s.batch = min(s.batch, s.queue)
+	s.delay, errs[4] = env.milliseconds("OTEL_BSP_SCHEDULE_DELAY", 1_000)
+	s.interval, errs[6] = env.milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000)
+	return s, cmp.Or(errs[:]...)
 }
 
 // targetOf returns the destination of spans.
 func targetOf(env environment) (target, error) {
-	if off, err := env.disabled(); off || err != nil {
-		return target{}, err
-	}
 	switch name, v := env.first("OTEL_TRACES_EXPORTER"); v {
 	case "", "otlp":
 	case "none":
@@ -83,9 +108,6 @@ func targetOf(env environment) (target, error) {
 // page. The base endpoint alone does not enable it: it may be a Jaeger, which accepts no
 // metrics.
 func metricTargetOf(env environment) (target, error) {
-	if off, err := env.disabled(); off || err != nil {
-		return target{}, err
-	}
 	const own = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 	name, v := env.first("OTEL_METRICS_EXPORTER")
 	push := false
@@ -153,22 +175,4 @@ func (t target) openMetrics(ctx context.Context) (sdkmetric.Exporter, error) {
 		return otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpointURL(t.url))
 	}
 	return otlpmetricgrpc.New(ctx, otlpmetricgrpc.WithEndpointURL(t.url))
-}
-
-// intervalOf returns the time between two pushes of metrics.
-func intervalOf(env environment) (time.Duration, error) {
-	ms, err := env.positive("OTEL_METRIC_EXPORT_INTERVAL", "milliseconds", 60_000)
-	return time.Duration(ms) * time.Millisecond, err
-}
-
-// batchingOf returns the limits of the queue and of a batch, in spans, and the longest
-// time that a span waits.
-func batchingOf(env environment) (queue, batch int, delay time.Duration, err error) {
-	// The SDK's defaults, 2,048 spans and 5 s, lose spans at a few hundred turns a second
-	// and delay the trace of an interactive call. 1,024 spans are smaller than the 4 MiB
-	// that collectors accept in one message.
-	queue, e1 := env.positive("OTEL_BSP_MAX_QUEUE_SIZE", "spans", 16_384)
-	batch, e2 := env.positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "spans", 1_024)
-	ms, e3 := env.positive("OTEL_BSP_SCHEDULE_DELAY", "milliseconds", 1_000)
-	return queue, min(batch, queue), time.Duration(ms) * time.Millisecond, cmp.Or(e1, e2, e3)
 }

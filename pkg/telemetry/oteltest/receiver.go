@@ -19,8 +19,9 @@ import (
 // concurrent use.
 type Collector struct {
 	collector.UnimplementedTraceServiceServer
-	t        testing.TB
-	endpoint string
+	endpoint
+
+	t testing.TB
 
 	mu      sync.Mutex
 	spans   []Span
@@ -30,13 +31,23 @@ type Collector struct {
 // Receiver starts a collector on 127.0.0.1 that stops with the test.
 func Receiver(t testing.TB) *Collector {
 	t.Helper()
+	c := &Collector{t: t, arrived: make(chan struct{})}
+	server := grpc.NewServer()
+	collector.RegisterTraceServiceServer(server, c)
+	c.endpoint = serve(t, server)
+	return c
+}
+
+// endpoint is the URL of a collector.
+type endpoint string
+
+// serve runs a collector on 127.0.0.1 until the test ends.
+func serve(t testing.TB, server *grpc.Server) endpoint {
+	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Collector{t: t, endpoint: "http://" + l.Addr().String(), arrived: make(chan struct{})}
-	server := grpc.NewServer()
-	collector.RegisterTraceServiceServer(server, c)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	t.Cleanup(func() {
@@ -45,16 +56,16 @@ func Receiver(t testing.TB) *Collector {
 			t.Errorf("trace receiver: %v", err)
 		}
 	})
-	return c
+	return endpoint("http://" + l.Addr().String())
 }
 
 // Endpoint returns the value for OTEL_EXPORTER_OTLP_ENDPOINT.
-func (c *Collector) Endpoint() string { return c.endpoint }
+func (e endpoint) Endpoint() string { return string(e) }
 
 // Lookup is an environment that only contains this collector's endpoint.
-func (c *Collector) Lookup(name string) (string, bool) {
+func (e endpoint) Lookup(name string) (string, bool) {
 	if name == "OTEL_EXPORTER_OTLP_ENDPOINT" {
-		return c.endpoint, true
+		return string(e), true
 	}
 	return "", false
 }

@@ -1,7 +1,9 @@
 package oteltest
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -56,57 +58,34 @@ func decode(req *collector.ExportTraceServiceRequest) ([]Span, error) {
 func decodeSpan(s *otlp.Span) (Span, error) {
 	span := Span{
 		Name:       s.GetName(),
-		Kind:       kinds[s.GetKind()],
+		Kind:       strings.ToLower(strings.TrimPrefix(s.GetKind().String(), "SPAN_KIND_")),
 		Attributes: attributes(s.GetAttributes()),
 		Start:      at(s.GetStartTimeUnixNano()),
 		End:        at(s.GetEndTimeUnixNano()),
-		Status:     statuses[s.GetStatus().GetCode()],
+		Status:     strings.ToLower(strings.TrimPrefix(s.GetStatus().GetCode().String(), "STATUS_CODE_")),
 		Reason:     s.GetStatus().GetMessage(),
 	}
-	if err := id(span.TraceID[:], s.GetTraceId()); err != nil {
-		return Span{}, fmt.Errorf("span %q: trace id: %w", span.Name, err)
-	}
-	if err := id(span.SpanID[:], s.GetSpanId()); err != nil {
-		return Span{}, fmt.Errorf("span %q: span id: %w", span.Name, err)
-	}
+	err := errors.Join(id(span.TraceID[:], s.GetTraceId()), id(span.SpanID[:], s.GetSpanId()))
 	if parent := s.GetParentSpanId(); len(parent) > 0 {
-		if err := id(span.Parent[:], parent); err != nil {
-			return Span{}, fmt.Errorf("span %q: parent id: %w", span.Name, err)
-		}
+		err = errors.Join(err, id(span.Parent[:], parent))
 	}
 	for _, e := range s.GetEvents() {
 		span.Events = append(span.Events, e.GetName())
 	}
 	for _, l := range s.GetLinks() {
 		link := Link{Attributes: attributes(l.GetAttributes())}
-		if err := id(link.TraceID[:], l.GetTraceId()); err != nil {
-			return Span{}, fmt.Errorf("span %q: link: trace id: %w", span.Name, err)
-		}
-		if err := id(link.SpanID[:], l.GetSpanId()); err != nil {
-			return Span{}, fmt.Errorf("span %q: link: span id: %w", span.Name, err)
-		}
+		err = errors.Join(err, id(link.TraceID[:], l.GetTraceId()), id(link.SpanID[:], l.GetSpanId()))
 		span.Links = append(span.Links, link)
+	}
+	if err != nil {
+		return Span{}, fmt.Errorf("span %q: %w", span.Name, err)
 	}
 	return span, nil
 }
 
-var kinds = map[otlp.Span_SpanKind]string{
-	otlp.Span_SPAN_KIND_INTERNAL: "internal",
-	otlp.Span_SPAN_KIND_SERVER:   "server",
-	otlp.Span_SPAN_KIND_CLIENT:   "client",
-	otlp.Span_SPAN_KIND_PRODUCER: "producer",
-	otlp.Span_SPAN_KIND_CONSUMER: "consumer",
-}
-
-var statuses = map[otlp.Status_StatusCode]string{
-	otlp.Status_STATUS_CODE_UNSET: "unset",
-	otlp.Status_STATUS_CODE_OK:    "ok",
-	otlp.Status_STATUS_CODE_ERROR: "error",
-}
-
 func id(to, from []byte) error {
 	if len(from) != len(to) {
-		return fmt.Errorf("%d bytes, want %d", len(from), len(to))
+		return fmt.Errorf("an id of %d bytes, want %d", len(from), len(to))
 	}
 	copy(to, from)
 	return nil
