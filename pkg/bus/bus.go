@@ -161,44 +161,27 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 }
 
 func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
+	create := false
 	if label {
-		if err := b.label(ctx, &cfg); err != nil {
+		exists, err := b.label(ctx, &cfg)
+		if err != nil {
 			return err
 		}
+		create = !exists && cfg.Name == coordination && b.opts.Installation == ""
 	}
 	cl := b.use()
 	defer cl.release()
-	if label && cfg.Name == coordination && b.opts.Installation == "" {
-		// CreateOrUpdateStream would overwrite the id of a service that created the
-		// bucket first.
-		_, err := cl.js.CreateStream(ctx, cfg)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			if err = b.takeID(ctx, &cfg); err == nil {
-				_, err = cl.js.UpdateStream(ctx, cfg)
-			}
-		}
+	if !create {
+		_, err := cl.js.CreateOrUpdateStream(ctx, cfg)
 		return err
 	}
-	_, err := cl.js.CreateOrUpdateStream(ctx, cfg)
+	// CreateOrUpdateStream would overwrite the id of a service that created the bucket
+	// first.
+	_, err := cl.js.CreateStream(ctx, cfg)
+	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return jetstream.ErrStreamNotFound // the next try reads that id, when the answering server has the stream
+	}
 	return err
-}
-
-// takeID sets the id of the bus and of cfg to that of the existing coordination bucket.
-func (b *Bus) takeID(ctx context.Context, cfg *jetstream.StreamConfig) error {
-	have, derived, err := b.idOf(ctx, cfg.Name)
-	switch {
-	case err != nil:
-		return err
-	case have == "" && derived == "":
-		return jetstream.ErrStreamNotFound // the answering server does not have the stream yet: retry
-	case have == "":
-		have = derived
-	}
-	b.mu.Lock()
-	b.installation = have
-	b.mu.Unlock()
-	cfg.Metadata = map[string]string{installationKey: have}
-	return nil
 }
 
 // temporary reports whether err is temporary: the cluster is starting or electing a leader,

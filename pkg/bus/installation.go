@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -86,33 +87,27 @@ func (b *Bus) Installation() string {
 	return b.installation
 }
 
-// label sets the installation's id in cfg. If the stream exists with another id, cfg
-// keeps that one, and the check of the stores reports it. If several services create the
-// coordination bucket at the same time, the server accepts one id and the others read it.
-func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) error {
+// label sets the installation's id in cfg and reports whether the stream exists. If it
+// exists with another id, cfg keeps that one, and the check of the stores reports it. If
+// several services create the coordination bucket at the same time, the server accepts one
+// id and the others read it.
+func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) (exists bool, err error) {
 	have, created, err := b.idOf(ctx, cfg.Name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	id := b.Installation()
 	if b.opts.Installation == "" && cfg.Name == coordination { // there is no data folder with an id
-		switch {
-		case have != "": // may differ from the id that an earlier try of this service generated
-			id = have
-		case created != "":
-			id = created
-		case id == "":
+		// It may differ from the id that an earlier try of this service generated.
+		if id = cmp.Or(have, created, id); id == "" {
 			id = rand.Text()
 		}
 		b.mu.Lock()
 		b.installation = id
 		b.mu.Unlock()
 	}
-	if have != "" {
-		id = have
-	}
-	cfg.Metadata = map[string]string{installationKey: id}
-	return nil
+	cfg.Metadata = map[string]string{installationKey: cmp.Or(have, id)}
+	return created != "", nil
 }
 
 // idOf returns the id of a stream, and the id that every reader derives from the stream's
