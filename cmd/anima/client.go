@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -82,41 +81,47 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	if err := config.Load("", &c, a.Lookup); err != nil {
 		return d, false, failure(api.Invalid, err.Error(), "")
 	}
-	d = bus.Dialing{
-		URL: cmp.Or(a.cli.NATS, c.URL), Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA,
-		Name: bus.Operator, Log: slog.New(slog.DiscardHandler),
-	}
-	name, p, err := a.selectedContext()
+	to := savedContext{URL: cmp.Or(a.cli.NATS, c.URL), Token: c.Token.Reveal(), Creds: c.Creds, NKey: c.NKey.Reveal(), CA: c.CA}
+	name, selected, err := a.selectedContext()
 	if err != nil {
 		return d, true, err
 	}
 	if name != "" {
-		d.URL, d.Token, d.Creds, d.NKey, d.CA = p.URL, p.Token, p.Creds, p.NKey, p.CA
+		to = selected
 	}
-	if d.URL != "" {
-		if d.Creds != "" {
-			err = config.CheckSecretFile(d.Creds)
+	named = to.URL != ""
+	if !named {
+		ep, err := a.endpoint()
+		if err != nil {
+			return d, false, err
 		}
-		return d, true, err
+		to = savedContext{URL: ep.NATS, Token: ep.Token}
 	}
+	if to.Creds != "" {
+		err = config.CheckSecretFile(to.Creds)
+	}
+	d = bus.Dialing{URL: to.URL, Token: to.Token, Creds: to.Creds, NKey: to.NKey, CA: to.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
+	return d, named, err
+}
+
+// endpoint reads the endpoint file of the data folder.
+func (a *app) endpoint() (ep endpoint, err error) {
 	dir, err := a.dataDir()
 	if err != nil {
-		return d, false, err
+		return ep, err
 	}
 	file := filepath.Join(dir, endpointFile)
 	data, err := config.ReadSecretFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return d, false, notRunning(dir)
+		return ep, notRunning(dir)
 	case err != nil:
-		return d, false, fmt.Errorf("read the endpoint file: %w", err)
+		return ep, fmt.Errorf("read the endpoint file: %w", err)
 	}
-	var ep endpoint
 	if err := json.Unmarshal(data, &ep); err != nil {
-		return d, false, fmt.Errorf("%s: %w; restart anima up, which writes the file again", file, err)
+		return ep, fmt.Errorf("%s: %w; restart anima up, which writes the file again", file, err)
 	}
-	d.URL, d.Token, d.Creds, d.NKey, d.CA = ep.NATS, ep.Token, "", "", ""
-	return d, false, nil
+	return ep, nil
 }
 
 // jaeger returns the base URL of the Jaeger UI: the one of the flag or of
@@ -136,15 +141,7 @@ func (a *app) jaeger(flag string) (string, error) {
 	if name, _, err := a.selectedContext(); err != nil || name != "" {
 		return "", err
 	}
-	dir, err := a.dataDir()
-	if err != nil {
-		return "", err
-	}
-	// Without an endpoint file there are no links; the command itself reports the fault.
-	var ep endpoint
-	if data, err := os.ReadFile(filepath.Join(dir, endpointFile)); err == nil {
-		_ = json.Unmarshal(data, &ep)
-	}
+	ep, _ := a.endpoint() // the command itself reports the error
 	return ep.Jaeger, nil
 }
 

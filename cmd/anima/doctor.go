@@ -104,9 +104,8 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 	d.folder(dir, cfg)
 	b, err := a.connect()
 	if err == nil {
-		var ep endpoint
-		data, err := os.ReadFile(filepath.Join(dir, endpointFile))
-		if err = errors.Join(err, json.Unmarshal(data, &ep)); err != nil {
+		ep, err := a.endpoint()
+		if err != nil {
 			return err
 		}
 		d.running(ctx, b, append(c.Ops, ep.Ops))

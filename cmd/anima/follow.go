@@ -103,7 +103,7 @@ type watcher struct {
 }
 
 func (a *app) watcher(out io.Writer) *watcher {
-	w := &watcher{a: a, view: newViewer(out, a.cli.Output == outputJSON)}
+	w := &watcher{a: a, view: newViewer(out, a.json())}
 	w.notice = w.view.note
 	if w.view.json { // keep JSON output free of other text
 		w.notice = func(s string) { fmt.Fprintln(a.Err, "  ("+s+")") }
@@ -324,10 +324,8 @@ func (w *watcher) pollRun(ctx context.Context, b *bus.Bus, cancel context.Cancel
 		if wait.For(ctx, delay) != nil {
 			return
 		}
-		w.mu.Lock()
-		req := api.GetRun{Run: w.run, Session: w.session}
-		w.mu.Unlock()
-		st, err := callFor[api.RunState](ctx, b, req)
+		run, session := w.watched()
+		st, err := callFor[api.RunState](ctx, b, api.GetRun{Run: run, Session: session})
 		switch {
 		case err != nil: // retried after checkInterval
 		case st.Status == api.RunQueued && !said && !w.view.json:
@@ -358,12 +356,12 @@ func (w *watcher) input(ctx context.Context, b *bus.Bus, run string) string {
 	if t, err := callFor[api.Turn](ctx, b, api.GetTurn{Turn: run + ".1"}); err == nil {
 		return t.Input
 	}
-	asking, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	var cmd api.Run
-	m, err := b.Next(asking, api.Run{Session: w.session}.Subject(), 1)
-	if err != nil || api.Decode(m.Data, &cmd) != nil || cmd.Run != run {
+	var next api.Run
+	m, err := b.Next(ctx, api.Run{Session: w.session}.Subject(), 1)
+	if exists, err := found(m, err, &next); err != nil || !exists || next.Run != run {
 		return ""
 	}
-	return cmd.Content
+	return next.Content
 }

@@ -61,7 +61,7 @@ func goalText(w io.Writer, g api.Goal) {
 		fields(w, "", line(t.Error, 200), "", line(t.Result, 200))
 	}
 	if waiting(g) != 0 {
-		fmt.Fprintf(w, "next\tanima goal approve %s, or anima goal reject %s \"what is to be different\"\n", g.ID, g.ID)
+		fmt.Fprintf(w, "next\tanima goal approve %s, or anima goal reject %s \"what to change\"\n", g.ID, g.ID)
 	}
 }
 

@@ -177,11 +177,8 @@ func (a *app) printError(err error) {
 		e.Message = strings.Replace(err.Error(), inner.Error(), e.Message, 1) // with the text of the errors around it
 	}
 	e.Next = api.Advice(&e)
-	if a.cli.Output == outputJSON {
-		if data, err := api.Encode(map[string]api.Error{"error": e}); err == nil {
-			fmt.Fprintln(a.Err, string(data))
-			return
-		}
+	if a.json() && writeLine(a.Err, map[string]api.Error{"error": e}) == nil {
+		return
 	}
 	fmt.Fprintf(a.Err, "anima: %s\n", plain(e.Message))
 	for _, d := range e.Details {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 type turnCmd struct {
@@ -103,4 +105,155 @@ func (c turnListCmd) Run(ctx context.Context, a *app) error {
 			return []any{t.ID, t.Agent, when(t.StartedAt), len(t.Calls), t.Cost, line(t.Thinking, 50)}
 		})
 	})
+}
+
+type turnReplayCmd struct {
+	Turn  string `arg:"" optional:"" help:"The turn's id."`
+	Agent string `help:"Replay the latest turns of this agent instead of one turn." placeholder:"NAME"`
+	RunID string `name:"run" help:"Replay the turns of this run instead of one turn." placeholder:"ID"`
+	Limit int    `help:"Maximum number of turns." default:"1000"`
+
+	Fork   bool   `help:"Compute the turn with a change: no tool is called, and the stored turn does not change."`
+	Model  string `help:"With --fork: use this model; the agent pays for the call." placeholder:"ID"`
+	Prompt string `help:"With --fork: a file with another genesis prompt; the agent pays for the call." type:"existingfile" placeholder:"FILE"`
+	Policy bool   `help:"With --fork: check the turn's calls against the current rules, at no cost."`
+}
+
+// turnsAtOnce is the page size for listing turns.
+const turnsAtOnce = 200
+
+// replays is the result of a replay with --agent or --run.
+type replays struct {
+	Turns       int            `json:"turns"` // replayed turns
+	Steps       int            `json:"steps"`
+	Skipped     int            `json:"skipped"` // turns without recorded data, or whose data has expired
+	Differences []api.Replayed `json:"differences"`
+}
+
+func (c turnReplayCmd) Run(ctx context.Context, a *app) error {
+	switch {
+	case (c.Turn == "") == (c.Agent == "" && c.RunID == ""):
+		return failure(api.Invalid, "no turn is named", "name one turn, or give --agent or --run")
+	case c.Fork && c.Turn == "":
+		return failure(api.Invalid, "only one turn can be forked at a time", "name it; anima turn list lists the turns")
+	case !c.Fork && (c.Model != "" || c.Prompt != "" || c.Policy):
+		return failure(api.Invalid, "--model, --prompt and --policy are for forks", "add --fork, or omit them")
+	case c.Fork:
+		return c.fork(ctx, a)
+	}
+	var same bool
+	if c.Turn == "" {
+		v, err := c.many(ctx, a)
+		if err != nil {
+			return err
+		}
+		same = len(v.Differences) == 0
+	} else {
+		v, err := showAnswer(ctx, a, api.ReplayTurn{Turn: c.Turn}, c.text)
+		if err != nil {
+			return err
+		}
+		same = v.Same
+	}
+	if !same {
+		return failure(api.Internal, "the replay differs from the recorded turn",
+			"a turn of an older release may differ because the engine has changed; for a turn of this release it is a fault")
+	}
+	return nil
+}
+
+func (turnReplayCmd) text(w io.Writer, v api.Replayed) {
+	owners := ""
+	if v.Owners > 1 {
+		owners = fmt.Sprintf(", taken over %d times", v.Owners-1)
+	}
+	if v.Same {
+		fmt.Fprintf(w, "turn\t%s\nthe same\t%d steps%s\n", v.Turn, v.Steps, owners)
+		return
+	}
+	d := v.Difference
+	fmt.Fprintf(w, "turn\t%s\ndifferent\tafter %d steps%s, in %s %s\nrecorded\t%s\nreplayed\t%s\n",
+		v.Turn, v.Steps, owners, d.Step, d.Field, indent(d.Recorded), indent(d.Replayed))
+}
+
+// many replays the turns of an agent or a run and prints the result.
+func (c turnReplayCmd) many(ctx context.Context, a *app) (replays, error) {
+	v := replays{Differences: []api.Replayed{}}
+	p := newProgress(a)
+	defer p.clear()
+	for last, left := "", c.Limit; left > 0; {
+		page, err := ask[api.Turns](ctx, a, api.ListTurns{Agent: strings.ToLower(c.Agent), Run: c.RunID, Before: last, Limit: min(left, turnsAtOnce)})
+		if err != nil {
+			return v, err
+		}
+		if len(page.Turns) == 0 {
+			break
+		}
+		for _, t := range page.Turns {
+			p.waiting(fmt.Sprintf("%d turns", v.Turns+v.Skipped))
+			one, err := ask[api.Replayed](ctx, a, api.ReplayTurn{Turn: t.ID})
+			switch {
+			case api.CodeOf(err) == api.NotFound:
+				v.Skipped++
+			case err != nil:
+				return v, err
+			default:
+				v.Turns++
+				v.Steps += one.Steps
+				if !one.Same {
+					v.Differences = append(v.Differences, one)
+				}
+			}
+			last = t.ID
+			left--
+		}
+	}
+	p.clear()
+	return v, a.print(v, func(w io.Writer) {
+		fmt.Fprintf(w, "%d turns, %d steps, %d different, %d not recorded\n", v.Turns, v.Steps, len(v.Differences), v.Skipped)
+		for _, d := range v.Differences {
+			fmt.Fprintln(w)
+			c.text(w, d)
+		}
+	})
+}
+
+func (c turnReplayCmd) fork(ctx context.Context, a *app) error {
+	req := api.ForkTurn{Turn: c.Turn, Model: c.Model, Policy: c.Policy}
+	if c.Prompt != "" {
+		text, err := os.ReadFile(c.Prompt)
+		if err != nil {
+			return err
+		}
+		req.Prompt = string(text)
+	}
+	b, err := a.connect()
+	if err != nil {
+		return err
+	}
+	v, err := bus.CallStream[api.Delta, api.Forked](ctx, b, req, func(api.Delta) error { return nil })
+	if err != nil {
+		return err
+	}
+	return a.print(v, func(w io.Writer) {
+		r, f := v.Recorded, v.Forked
+		tokens := func(v api.ForkedAnswer) string { return fmt.Sprintf("%d in, %d out", v.InputTokens, v.OutputTokens) }
+		row(w, "", "RECORDED", "FORKED")
+		row(w, "model", r.Model, f.Model)
+		row(w, "tokens", tokens(r), tokens(f))
+		row(w, "cost", r.Cost, f.Cost)
+		row(w, "finish", r.Finish, f.Finish)
+		row(w, "said", line(r.Text, 60), line(f.Text, 60))
+		for i := range max(len(r.Calls), len(f.Calls)) {
+			row(w, fmt.Sprintf("call %d", i), forkedCall(r.Calls, i), forkedCall(f.Calls, i))
+		}
+	})
+}
+
+func forkedCall(all []api.ForkedCall, i int) string {
+	if i >= len(all) {
+		return "-"
+	}
+	c := all[i]
+	return line(strings.TrimSpace(fmt.Sprintf("%s %s %s %s %s", c.Tool, c.Arguments, c.Action, c.Code, c.Message)), 80)
 }
