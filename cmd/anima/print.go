@@ -126,18 +126,20 @@ func (a *app) repeat(ctx context.Context, once func() error) error {
 		var now bytes.Buffer
 		a.Out = &now
 		err := once()
-		if text := now.String(); err == nil && text != last {
-			_, err = io.WriteString(out, text)
-			last = text
-		}
-		if err == nil {
-			err = wait.For(ctx, watchEvery)
-		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // interrupted
+			return nil //nolint:nilerr // interrupted: the output may be incomplete
 		}
 		if err != nil {
 			return err
+		}
+		if text := now.String(); text != last {
+			if _, err := io.WriteString(out, text); err != nil {
+				return err
+			}
+			last = text
+		}
+		if wait.For(ctx, watchEvery) != nil {
+			return nil
 		}
 	}
 }
