@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
-	strict "github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 var update = flag.Bool("update", false, "write the table of docs/providers.md")
@@ -29,11 +28,11 @@ func TestProviders(t *testing.T) {
 	group := func(name string, env map[string]string, all []episode) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			parts := map[string]strict.Part{}
+			parts := map[string]part{}
 			for _, s := range all {
 				parts[modelOf(s)] = s.part
 			}
-			server := strict.New(parts)
+			server := newStrictServer(parts)
 			web := httptest.NewServer(server)
 			t.Cleanup(web.Close)
 			more := map[string]string{"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": web.URL + "/v1"}
@@ -63,7 +62,7 @@ func modelOf(s episode) string {
 	}, strings.ToLower("part "+s.name))
 }
 
-func (s episode) play(t *testing.T, w *world, server *strict.Server) {
+func (s episode) play(t *testing.T, w *world, server *strictServer) {
 	id := modelOf(s)
 	a := call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: " + strings.ReplaceAll(id, "_", "-") + "\nmodel: " + id + "\ntools: [read_file, write_file]\n---\nBe useful.\n"})
 	call[api.Posted](t, w, api.Deposit{ID: "birth-" + a.ID, Agent: a.ID, Amount: 10 * api.Dollar, Source: "faucet"})
@@ -76,7 +75,7 @@ func (s episode) play(t *testing.T, w *world, server *strict.Server) {
 	case s.cost != estimated && paid != s.cost:
 		t.Errorf("cost: got %d micro-USD, want %d", paid, s.cost)
 	}
-	if got := server.Calls(id); got != s.calls {
+	if got := server.callsOf(id); got != s.calls {
 		t.Errorf("upstream calls: got %d, want %d", got, s.calls)
 	}
 	want := s.after
@@ -87,7 +86,7 @@ func (s episode) play(t *testing.T, w *world, server *strict.Server) {
 	if _, err := os.Stat(filepath.Join(w.data, "loop", "workspaces", a.ID, "half.txt")); err == nil {
 		t.Error("a call that was cut has been executed")
 	}
-	for _, why := range server.Refused(id) {
+	for _, why := range server.refusals(id) {
 		t.Errorf("a request broke the protocol: %s", why)
 	}
 	if got := call[api.Balance](t, w, api.GetBalance{Agent: a.ID}).Held; got != 0 {

@@ -8,6 +8,12 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
+// Usage and Response have names here for packages that cannot import package provider.
+type (
+	Usage    = provider.Usage
+	Response = provider.Response
+)
+
 // Error is OpenAI's error object.
 type Error struct {
 	Message string `json:"message"`

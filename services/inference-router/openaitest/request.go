@@ -1,3 +1,7 @@
+// Package openaitest is the server side of OpenAI's chat completions, for tests: it
+// decodes requests and writes answers, whole or as server-sent events. [Simulated] serves
+// the simulated model. The package must not decide about a request beyond whether it can
+// be read.
 package openaitest
 
 import (
@@ -30,7 +34,7 @@ const maxBody = 32 << 20
 // Decode reads one request. size is the length that the client announced, 0 or less if it
 // announced none. Decode refuses a body that is not JSON, a field that is not in OpenAI's
 // documentation or that the tests do not need, and a value of another type. It does not
-// check the values; see [Request.Check]. Errors are suitable for an answer to the client.
+// check the values. Errors are suitable for an answer to the client.
 func Decode(r io.Reader, size int64) (Request, error) {
 	var data bytes.Buffer
 	data.Grow(int(min(max(size, 0), maxBody)) + bytes.MinRead) // with room for the read that returns io.EOF

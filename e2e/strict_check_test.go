@@ -1,24 +1,28 @@
-package openaitest
+package e2e
 
 import (
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
+	"testing"
 
-	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // wrong returns the error for a request that the protocol does not allow, with the wrong
 // parameter.
-func wrong(param, format string, args ...any) *Error {
-	return &Error{Param: param, Message: fmt.Sprintf(format, args...)}
+func wrong(param, format string, args ...any) *openaitest.Error {
+	return &openaitest.Error{Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// Check returns an error if the protocol does not allow the request, else nil.
-func (r *Request) Check() *Error {
+// checkRequest returns an error if the protocol does not allow the request, else nil.
+func checkRequest(r openaitest.Request) *openaitest.Error {
 	switch {
 	case r.Model == "":
 		return wrong("model", "you must provide a model parameter")
@@ -37,7 +41,7 @@ func (r *Request) Check() *Error {
 	return checkMessages(r.Messages)
 }
 
-func checkTools(tools []provider.Tool) *Error {
+func checkTools(tools []api.Tool) *openaitest.Error {
 	seen := map[string]bool{}
 	for i, t := range tools {
 		at := fmt.Sprintf("tools[%d].function", i)
@@ -69,34 +73,34 @@ func checkTools(tools []provider.Tool) *Error {
 }
 
 // checkMessages checks roles, contents and the pairing of calls with results.
-func checkMessages(messages []provider.Message) *Error {
+func checkMessages(messages []api.ChatMessage) *openaitest.Error {
 	var open []string // calls of the last assistant message without a result
 	talked := false   // a message of another role than system was seen
 	for i, m := range messages {
 		at := fmt.Sprintf("messages[%d]", i)
-		if m.Role != provider.ToolRole && len(open) > 0 {
+		if m.Role != chat.ToolRole && len(open) > 0 {
 			return wrong(at, "an assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'; without response: %v", open)
 		}
-		if m.Role != provider.Assistant && m.ToolCalls != nil || m.Role != provider.ToolRole && m.ToolCallID != "" {
+		if m.Role != chat.Assistant && m.ToolCalls != nil || m.Role != chat.ToolRole && m.ToolCallID != "" {
 			return wrong(at, "%s: role %s cannot have calls or be a result", at, m.Role)
 		}
-		if m.Content == "" && len(m.ToolCalls) == 0 && m.Role != provider.ToolRole {
+		if m.Content == "" && len(m.ToolCalls) == 0 && m.Role != chat.ToolRole {
 			return wrong(at+".content", "%s: the message has neither content nor tool calls", at)
 		}
 		switch m.Role {
-		case provider.System:
+		case chat.System:
 			if talked {
 				return wrong(at+".role", "%s: a system message must be at the beginning", at)
 			}
-		case provider.User:
-		case provider.Assistant:
+		case chat.User:
+		case chat.Assistant:
 			if err := checkCalls(at, m.ToolCalls); err != nil {
 				return err
 			}
 			for _, c := range m.ToolCalls {
 				open = append(open, c.ID)
 			}
-		case provider.ToolRole:
+		case chat.ToolRole:
 			answered := slices.Index(open, m.ToolCallID)
 			if answered < 0 {
 				return wrong(at, "messages with role 'tool' must be a response to a preceding message with 'tool_calls': %q", m.ToolCallID)
@@ -105,7 +109,7 @@ func checkMessages(messages []provider.Message) *Error {
 		default:
 			return wrong(at+".role", "invalid value: %q; supported values are 'system', 'assistant', 'user', and 'tool'", m.Role)
 		}
-		talked = talked || m.Role != provider.System
+		talked = talked || m.Role != chat.System
 	}
 	if len(open) > 0 {
 		return wrong("messages", "tool calls without response: %v", open)
@@ -116,7 +120,7 @@ func checkMessages(messages []provider.Message) *Error {
 	return nil
 }
 
-func checkCalls(at string, calls []provider.ToolCall) *Error {
+func checkCalls(at string, calls []api.ToolCall) *openaitest.Error {
 	seen := map[string]bool{}
 	for j, c := range calls {
 		in := fmt.Sprintf("%s.tool_calls[%d]", at, j)
@@ -132,4 +136,51 @@ func checkCalls(at string, calls []provider.ToolCall) *Error {
 		seen[c.ID] = true
 	}
 	return nil
+}
+
+// TestStrictServerRefuses checks that a request that the protocol does not allow is an
+// error.
+func TestStrictServerRefuses(t *testing.T) {
+	t.Parallel()
+	const user, call = `{"role":"user","content":"U"}`, `{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}`
+	const result = `{"role":"tool","tool_call_id":"c","content":"R"}`
+	messages := func(all ...string) string { return `{"model":"m","messages":[` + strings.Join(all, ",") + `]}` }
+	if req, err := decodeRequest(messages(user, call, result)); err != nil || checkRequest(req) != nil {
+		t.Fatalf("a good request: got %v, %+v", err, checkRequest(req))
+	}
+	with := func(field string) string { return strings.TrimSuffix(messages(user), "}") + "," + field + "}" }
+	for name, body := range map[string]string{
+		"no model":                   `{"messages":[` + user + `]}`,
+		"no message":                 messages(),
+		"no limit":                   with(`"max_tokens":0`),
+		"options without a stream":   with(`"stream_options":{}`),
+		"a choice without tools":     with(`"tool_choice":"auto"`),
+		"a nameless tool":            with(`"tools":[{"type":"function"}]`),
+		"a tool twice":               with(`"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}]`),
+		"a schema of a string":       with(`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}]`),
+		"a missing property":         with(`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","required":["p"]}}}]`),
+		"an unknown role":            messages(user, `{"role":"critic","content":"x"}`),
+		"an empty message":           messages(user, `{"role":"user","content":""}`),
+		"a late system message":      messages(user, `{"role":"system","content":"x"}`),
+		"only a system message":      messages(`{"role":"system","content":"x"}`),
+		"a call without a result":    messages(user, call),
+		"a message before a result":  messages(user, call, user, result),
+		"a result without a call":    messages(user, result),
+		"a call of the user":         messages(strings.Replace(call, "assistant", "user", 1), result),
+		"arguments that are a list":  messages(user, strings.Replace(call, "{}", "[]", 1), result),
+		"a name with a space":        messages(user, strings.Replace(call, `"f"`, `"f g"`, 1), result),
+		"a call without an id":       messages(user, strings.Replace(call, `"c"`, `""`, 1), result),
+		"a result of the wrong role": messages(`{"role":"user","content":"U","tool_call_id":"c"}`),
+	} {
+		req, err := decodeRequest(body)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if checkRequest(req) == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}
+
+func decodeRequest(body string) (openaitest.Request, error) {
+	return openaitest.Decode(strings.NewReader(body), int64(len(body)))
 }
