@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -41,16 +40,17 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 // is "ok".
 func (t *instruments) call(ctx context.Context, provider, model, outcome string, d time.Duration, input, output int64, cost api.Micros) {
 	attrs := []attribute.KeyValue{semconv.GenAIOperationNameChat, semconv.GenAIProviderNameKey.String(provider), semconv.GenAIRequestModel(model)}
-	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
-		return metric.WithAttributes(slices.Concat(attrs, more)...)
+	with := func(more attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributes(append(attrs[:len(attrs):len(attrs)], more)...)
 	}
 	t.calls.Add(ctx, 1, with(attribute.String("outcome", outcome)))
 	if outcome != "ok" {
 		t.duration.Record(ctx, d.Seconds(), with(semconv.ErrorTypeKey.String(outcome)))
 		return
 	}
-	t.duration.Record(ctx, d.Seconds(), with())
+	call := metric.WithAttributes(attrs...)
+	t.duration.Record(ctx, d.Seconds(), call)
 	t.tokens.Record(ctx, input, with(semconv.GenAITokenTypeInput))
 	t.tokens.Record(ctx, output, with(semconv.GenAITokenTypeOutput))
-	t.cost.Add(ctx, int64(cost), with())
+	t.cost.Add(ctx, int64(cost), call)
 }

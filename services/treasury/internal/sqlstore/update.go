@@ -209,7 +209,10 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.Head.Seq, found.Head.Hash.String())
 	}
-	var journal, accounts, made, ended []any
+	const journalWidth, accountWidth, holdWidth = 12, 3, 12
+	journal := make([]any, 0, journalWidth*len(c.Transactions))
+	accounts := make([]any, 0, accountWidth*len(c.Accounts))
+	made, ended := make([]any, 0, holdWidth*len(c.Holds)), make([]any, 0, holdWidth*len(c.Holds))
 	for i := range c.Transactions {
 		t := &c.Transactions[i]
 		journal = append(journal, t.Seq, t.ID, string(t.Kind), t.Agent, t.Memo, t.Turn, t.Trace, t.At, t.Previous.String(), t.Hash.String(),
@@ -232,16 +235,16 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		columns     int
 		rows        []any
 	}{
-		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other) values ", "", 12, journal},
+		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other) values ", "", journalWidth, journal},
 		{
 			"insert into accounts (id, balance, entries) values ",
-			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries", 3, accounts,
+			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries", accountWidth, accounts,
 		},
-		{holds, "", 12, made},
+		{holds, "", holdWidth, made},
 		{
 			holds,
 			" on conflict (id) do update set settled = excluded.settled, payee = excluded.payee, status = excluded.status, ended_at = excluded.ended_at",
-			12, ended,
+			holdWidth, ended,
 		},
 	} {
 		insert(ctx, tx, w.into, w.after, w.columns, w.rows)
