@@ -8,23 +8,15 @@ import (
 	"time"
 )
 
-// Limits of a definition, which Parse checks.
+// Limits of a definition, which Parse checks (docs/reference/loop.md, AGENT.md).
 const (
-	// MaxFile is the maximum size of an AGENT.md, in bytes.
-	MaxFile = 64 << 10
-	// MaxBody is the maximum length of a genesis prompt, in characters.
-	MaxBody = 16_000
-	// MaxDescription is the maximum length of a description, in characters.
-	MaxDescription = 500
-	// MaxMessage is the maximum length of the creator's message, in characters
-	// (docs/reference/loop.md, AGENT.md).
-	MaxMessage = 2_000
-	// MaxSchedules is the maximum number of schedule entries of an agent.
-	MaxSchedules = 32
-	// MaxTokens is the largest value of a setting of the context, in tokens.
-	MaxTokens = 10_000_000
-	// MinWindow is the smallest context window that a definition may set, in tokens.
-	MinWindow = 1_000
+	MaxFile        = 64 << 10   // bytes of an AGENT.md
+	MaxBody        = 16_000     // characters of a genesis prompt
+	MaxDescription = 500        // characters of a description
+	MaxMessage     = 2_000      // characters of the creator's message
+	MaxSchedules   = 32         // schedule entries of an agent
+	MaxTokens      = 10_000_000 // largest value of a setting of the context, in tokens
+	MinWindow      = 1_000      // smallest context window that a definition may set, in tokens
 
 	maxName = 64
 	maxLine = 200 // length of model, version and reason, in characters

@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/anima-run/anima/services/loop/internal/safehttp"
@@ -71,7 +70,7 @@ func Start(ctx context.Context, o Options) (*Proxy, error) {
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
 	p := &Proxy{allow: o.Allow, log: o.Log, end: end, grants: map[string]string{}}
 	p.addr = netip.MustParseAddrPort(l.Addr().String())
-	p.dialer = net.Dialer{Timeout: dialTimeout, Control: p.control}
+	p.dialer = net.Dialer{Timeout: dialTimeout, Control: safehttp.Control(p.allowed)}
 	transport := &http.Transport{DialContext: p.dialer.DialContext, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2}
 	p.plain = &httputil.ReverseProxy{
 		Transport:    transport,
@@ -149,18 +148,9 @@ func (p *Proxy) granted(r *http.Request) string {
 	return ""
 }
 
-// control refuses a connection to an address that is not public. It is called after name
-// resolution, so that a second resolution cannot yield another address.
-func (p *Proxy) control(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return safehttp.ErrPrivate
-	}
-	ip := ap.Addr().Unmap()
-	if slices.ContainsFunc(p.allow, func(allowed netip.Prefix) bool { return allowed.Contains(ip) }) || safehttp.Public(ip) && !ours(ip) {
-		return nil
-	}
-	return safehttp.ErrPrivate
+// allowed reports whether commands may connect to an address.
+func (p *Proxy) allowed(ip netip.Addr) bool {
+	return slices.ContainsFunc(p.allow, func(allowed netip.Prefix) bool { return allowed.Contains(ip) }) || safehttp.Public(ip) && !ours(ip)
 }
 
 // ours reports whether an address belongs to this machine, on which services of this

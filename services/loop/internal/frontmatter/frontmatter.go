@@ -119,29 +119,22 @@ func syntax(lines []string, err error) (faults []Fault) {
 	}
 	line = min(line, len(lines)+1) // the end of the text is the closing fence, which is correct
 	message := strings.TrimPrefix(load.Message, "yaml: ")
-	if hint, ok := yamlHint(message); ok {
+	if hint := yamlHints()[message]; hint != "" {
 		message += "; " + hint
 	}
 	return []Fault{{max(line, 1), "the frontmatter is not YAML: " + message}}
 }
 
-// yamlHint returns advice for a frequent mistake.
-func yamlHint(message string) (string, bool) {
-	switch message {
-	case "mapping values are not allowed in this context":
-		return `put text that has ": " in it in quotes, and check the indentation`, true
-	case "found character that cannot start any token":
-		return "put text that starts with a sign in quotes", true
-	case "found unexpected end of stream":
-		return "close the quotes opened here", true
-	case "could not find expected ':'":
-		return "each line is a key, a colon and a value", true
-	case "did not find expected key":
-		return "check the indentation", true
-	case "did not find expected ',' or ']'", "did not find expected ',' or '}'":
-		return "close the bracket opened here", true
-	case "expected single document, found multiple":
-		return "remove the line ...", true
+// yamlHints returns advice for frequent mistakes, by the library's message.
+func yamlHints() map[string]string {
+	return map[string]string{
+		"mapping values are not allowed in this context": `put text that has ": " in it in quotes, and check the indentation`,
+		"found character that cannot start any token":    "put text that starts with a sign in quotes",
+		"found unexpected end of stream":                 "close the quotes opened here",
+		"could not find expected ':'":                    "each line is a key, a colon and a value",
+		"did not find expected key":                      "check the indentation",
+		"did not find expected ',' or ']'":               "close the bracket opened here",
+		"did not find expected ',' or '}'":               "close the bracket opened here",
+		"expected single document, found multiple":       "remove the line ...",
 	}
-	return "", false
 }

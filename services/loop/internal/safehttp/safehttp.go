@@ -4,6 +4,7 @@
 package safehttp
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,6 +13,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -55,26 +57,27 @@ func (o Options) Parse(raw string) (*url.URL, error) {
 func (o Options) Client() *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	if !o.AllowPrivate {
-		// Checked after name resolution, so that a second resolution cannot yield another
-		// address.
-		dialer.Control = func(_, address string, _ syscall.RawConn) error {
-			if ap, err := netip.ParseAddrPort(address); err != nil || !Public(ap.Addr()) {
-				return ErrPrivate
-			}
-			return nil
-		}
-	}
-	wait := o.HeaderWait
-	if wait <= 0 {
-		wait = 30 * time.Second
+		dialer.Control = Control(Public)
 	}
 	return &http.Client{
 		CheckRedirect: sameOrigin,
 		Transport: &http.Transport{
 			DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{RootCAs: o.Roots, MinVersion: tls.VersionTLS12},
-			ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: wait,
+			ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: cmp.Or(o.HeaderWait, 30*time.Second),
 			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
 		},
+	}
+}
+
+// Control returns a function for [net.Dialer] that refuses other addresses than the
+// allowed ones with [ErrPrivate]. The dialer calls it after name resolution, so that a
+// second resolution cannot yield another address.
+func Control(allowed func(netip.Addr) bool) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error {
+		if ap, err := netip.ParseAddrPort(address); err != nil || !allowed(ap.Addr().Unmap()) {
+			return ErrPrivate
+		}
+		return nil
 	}
 }
 
@@ -106,12 +109,7 @@ func Public(ip netip.Addr) bool {
 	if !ip.IsGlobalUnicast() || ip.IsPrivate() {
 		return false
 	}
-	for _, p := range special {
-		if p.Contains(ip) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // Explain returns an error of the client without the URL, which may hold a secret.

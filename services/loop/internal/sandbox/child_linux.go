@@ -241,7 +241,11 @@ func (o order) enter() error {
 		{unix.RLIMIT_FSIZE, uint64(o.Limits.FileSize)},
 		{unix.RLIMIT_NOFILE, uint64(o.Limits.OpenFiles)},
 	} {
-		if err := lower(l.resource, l.value); err != nil {
+		limit, err := capped(l.resource, l.value)
+		if err == nil {
+			err = syscall.Setrlimit(l.resource, &limit)
+		}
+		if err != nil {
 			return fmt.Errorf("limit %d to %d: %w", l.resource, l.value, err)
 		}
 	}
@@ -294,15 +298,6 @@ func limitAndExec(processes, space *syscall.Rlimit, path *byte, argv, envv **byt
 	}
 	_, _, errno := syscall.RawSyscall6(unix.SYS_EXECVE, uintptr(unsafe.Pointer(path)), uintptr(unsafe.Pointer(argv)), uintptr(unsafe.Pointer(envv)), 0, 0, 0)
 	return errno
-}
-
-// lower sets a limit, or keeps the current hard limit if that is lower.
-func lower(resource int, value uint64) error {
-	limit, err := capped(resource, value)
-	if err != nil {
-		return err
-	}
-	return syscall.Setrlimit(resource, &limit)
 }
 
 // capped returns a limit of value, or of the current hard limit if that is lower.

@@ -7,8 +7,7 @@ import "fmt"
 type output struct {
 	half    int
 	head    []byte
-	tail    []byte // a ring buffer once it is full
-	next    int    // next write position in the ring
+	tail    []byte // the end of what head does not contain, at most twice as long as half
 	written int64
 	tell    func([]byte) // may be nil
 }
@@ -23,30 +22,24 @@ func (o *output) Write(p []byte) (int, error) {
 		o.tell(p)
 	}
 	o.written += int64(n)
-	if room := o.half - len(o.head); room > 0 {
-		k := min(room, len(p))
-		o.head = append(o.head, p[:k]...)
-		p = p[k:]
-	}
-	if len(p) > o.half {
-		p = p[len(p)-o.half:]
-	}
-	if room := o.half - len(o.tail); room > 0 {
-		k := min(room, len(p))
+	k := min(o.half-len(o.head), n)
+	o.head = append(o.head, p[:k]...)
+	for p = p[k:]; len(p) > 0; p = p[k:] {
+		if len(o.tail) == 2*o.half {
+			o.tail = append(o.tail[:0], o.end()...)
+		}
+		k = min(2*o.half-len(o.tail), len(p))
 		o.tail = append(o.tail, p[:k]...)
-		p = p[k:]
-	}
-	for len(p) > 0 {
-		k := copy(o.tail[o.next:], p)
-		o.next = (o.next + k) % o.half
-		p = p[k:]
 	}
 	return n, nil
 }
 
-// dropped returns the number of bytes missing between head and tail.
+// end returns the end of the output that String shows.
+func (o *output) end() []byte { return o.tail[max(0, len(o.tail)-o.half):] }
+
+// dropped returns the number of bytes missing between head and end.
 func (o *output) dropped() int64 {
-	return o.written - int64(len(o.head)) - int64(len(o.tail))
+	return o.written - int64(len(o.head)) - int64(len(o.end()))
 }
 
 func (o *output) String() string {
@@ -54,5 +47,5 @@ func (o *output) String() string {
 	if n := o.dropped(); n > 0 {
 		gap = fmt.Sprintf("\n… %d bytes left out …\n", n)
 	}
-	return string(o.head) + gap + string(o.tail[o.next:]) + string(o.tail[:o.next])
+	return string(o.head) + gap + string(o.end())
 }

@@ -53,30 +53,30 @@ func sections(kept *sandbox.Cache[[]shown], workspace string) ([]shown, error) {
 
 type active struct{ kept *sandbox.Cache[[]shown] }
 
-// Layer implements turn.Source.
+// Layer implements [engine.Source].
 func (s active) Layer(_ context.Context, a engine.Agent) (engine.Layer, error) {
-	all, err := sections(s.kept, a.Workspace)
-	if err != nil {
-		return engine.Layer{}, err
-	}
-	return engine.Layer{Name: "skills", Text: block(all, func(f Found) bool { return f.Active("") }), Budget: budget}, nil
+	return layerOf(s.kept, "skills", a, func(f Found) bool { return f.Active("") })
 }
 
 type triggered struct{ kept *sandbox.Cache[[]shown] }
 
-// Layer implements turn.Source. Without an input it is empty.
+// Layer implements [engine.Source]. Without an input it is empty.
 func (triggered) Layer(context.Context, engine.Agent) (engine.Layer, error) {
 	return engine.Layer{Name: "triggered"}, nil
 }
 
 // For returns the layer for a run with an input.
 func (s triggered) For(_ context.Context, a engine.Agent, input string) (engine.Layer, error) {
-	all, err := sections(s.kept, a.Workspace)
+	return layerOf(s.kept, "triggered", a, func(f Found) bool { return f.Active(input) && !f.Active("") })
+}
+
+// layerOf returns a layer with the skills of an agent that show selects.
+func layerOf(kept *sandbox.Cache[[]shown], name string, a engine.Agent, show func(Found) bool) (engine.Layer, error) {
+	all, err := sections(kept, a.Workspace)
 	if err != nil {
 		return engine.Layer{}, err
 	}
-	show := func(f Found) bool { return f.Active(input) && !f.Active("") }
-	return engine.Layer{Name: "triggered", Text: block(all, show), Budget: budget}, nil
+	return engine.Layer{Name: name, Text: block(all, show), Budget: budget}, nil
 }
 
 const (

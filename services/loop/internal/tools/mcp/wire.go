@@ -8,7 +8,6 @@ import (
 	"maps"
 	"mime"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -74,7 +73,25 @@ func commandLine(s Server) string {
 }
 
 func (w process) transport() sdk.Transport {
-	return &sdk.IOTransport{Reader: reader{w.p}, Writer: writer{w.p.Stdin}, MaxLineLength: maxFrame}
+	return &sdk.IOTransport{Reader: w, Writer: w, MaxLineLength: maxFrame}
+}
+
+// Read reads from the standard output of the program.
+func (w process) Read(b []byte) (int, error) { return w.p.Stdout.Read(b) }
+
+// Write writes to the standard input of the program. It sets a deadline, because the
+// library holds a lock during a write and does not observe its context.
+func (w process) Write(b []byte) (int, error) {
+	if err := w.p.Stdin.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
+		return 0, err
+	}
+	return w.p.Stdin.Write(b)
+}
+
+// Close closes the standard input, and kills the program if it does not exit.
+func (w process) Close() error {
+	_, _ = w.p.Stop(grace) // last returns the outcome
+	return nil
 }
 
 func (w process) cut() {
@@ -99,33 +116,6 @@ func (w process) last() string {
 }
 
 func (process) network() string { return "pipe" }
-
-type reader struct{ p *sandbox.Process }
-
-func (r reader) Read(b []byte) (int, error) { return r.p.Stdout.Read(b) }
-
-func (r reader) Close() error {
-	_, _ = r.p.Stop(grace)
-	return nil
-}
-
-// writer sets a deadline for writes, because the library holds a lock during a write and
-// does not observe its context.
-type writer struct{ f *os.File }
-
-func (w writer) Write(b []byte) (int, error) {
-	if err := w.f.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
-		return 0, err
-	}
-	return w.f.Write(b)
-}
-
-func (w writer) Close() error {
-	if err := w.f.Close(); !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
-}
 
 // address is a server at a URL. It is the transport of its own HTTP client: it adds the
 // headers, limits the size of responses, and cancels the requests in progress in cut.
