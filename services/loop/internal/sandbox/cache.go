@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -68,11 +69,10 @@ func (c *Cache[T]) Get(workspace, name string, load func() (Made[T], error)) (T,
 	if k != nil && k.stands() {
 		return k.value, nil
 	}
-	clock := c.now
-	if clock == nil {
-		clock = time.Now
+	began := time.Now()
+	if c.now != nil {
+		began = c.now()
 	}
-	began := clock()
 	made, err := load()
 	if err != nil {
 		return made.Value, err
@@ -111,14 +111,8 @@ func (c *Cache[T]) put(key string, k *cached[T]) {
 		c.size -= old.size
 		delete(c.kept, key)
 	}
-	if k == nil {
-		return
-	}
-	most := c.Max
-	if most == 0 {
-		most = 8 << 20
-	}
-	if k.size > most {
+	most := cmp.Or(c.Max, 8<<20)
+	if k == nil || k.size > most {
 		return
 	}
 	for other, o := range c.kept { // remove values in any order; values in use are loaded again

@@ -90,12 +90,8 @@ func (r *repo) blob(h plumbing.Hash) ([]byte, error) {
 	if err != nil || b.Size > maxDiffFile {
 		return nil, err
 	}
-	rd, err := b.Reader()
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(rd)
-	return data, errors.Join(err, rd.Close())
+	text, err := object.NewFile("", filemode.Regular, b).Contents()
+	return []byte(text), err
 }
 
 // work returns the content of a file of the folder, or nil if it is missing, not regular

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/go-git/go-git/v5"
 	"github.com/go-git/go-git/v5/plumbing/object"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
+	"github.com/anima-run/anima/services/loop/internal/sanitize"
 )
 
 // Trailers of the commits that record an agent's changes of its own files. A repeated
@@ -104,8 +106,8 @@ func (r *repo) record(name, message string, c engine.Call) (string, error) {
 // of a commit.
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	if r := []rune(line); len(r) > 72 {
-		line = string(r[:71]) + "…"
+	if utf8.RuneCountInString(line) > 72 {
+		line = sanitize.First(line, 71) + "…"
 	}
 	return line
 }
@@ -144,7 +146,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 		return "", api.Errorf(api.NotFound, "there is no recorded edit to revert")
 	}
 	name, what := trailer(edit, trailerFile), firstLine(edit.Message)
-	made, err := r.at(edit, name)
+	made, err := at(edit, name)
 	if err != nil {
 		return "", err
 	}
@@ -154,7 +156,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if before, err = r.at(parent, name); err != nil {
+		if before, err = at(parent, name); err != nil {
 			return "", err
 		}
 	}
@@ -180,7 +182,7 @@ func (r *repo) revert(c engine.Call, _ catalog.Args) (string, error) {
 
 // at returns the content of a file in a commit, or nil if the commit does not contain it.
 // Errors: Invalid if the file is longer than maxDiffFile.
-func (r *repo) at(c *object.Commit, name string) ([]byte, error) {
+func at(c *object.Commit, name string) ([]byte, error) {
 	f, err := c.File(name)
 	if errors.Is(err, object.ErrFileNotFound) {
 		return nil, nil
@@ -191,11 +193,8 @@ func (r *repo) at(c *object.Commit, name string) ([]byte, error) {
 	if f.Size > maxDiffFile {
 		return nil, api.Errorf(api.Invalid, "%s is too long to revert", name)
 	}
-	data, err := r.blob(f.Hash)
-	if data == nil && err == nil {
-		data = []byte{}
-	}
-	return data, err
+	text, err := f.Contents()
+	return []byte(text), err
 }
 
 // same compares contents. nil means no file and differs from an empty file.

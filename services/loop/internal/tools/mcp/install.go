@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -69,13 +70,8 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 	if err != nil {
 		return engine.Output{}, err
 	}
-	others := len(faults)
-	for _, other := range servers {
-		if other.Name != s.Name {
-			others++
-		}
-	}
-	if others >= MaxServers {
+	servers = slices.DeleteFunc(servers, func(other Server) bool { return other.Name == s.Name })
+	if len(servers)+len(faults) >= MaxServers {
 		return engine.Output{}, fmt.Errorf("an agent has at most %d MCP servers; the creator can remove one", MaxServers)
 	}
 	if err := m.registry.put(c.Agent.ID, s); err != nil {
@@ -100,7 +96,7 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 }
 
 // report returns the text of an installation's result.
-func report(a engine.Agent, server string, offers []offer, refused []refusal) string {
+func report(a engine.Agent, server string, offers []offer, refused []string) string {
 	var granted, others []string
 	for _, o := range offers {
 		if api.Grants(a.Tools, o.name) {
@@ -111,25 +107,16 @@ func report(a engine.Agent, server string, offers []offer, refused []refusal) st
 	}
 	text := fmt.Sprintf("connected the MCP server %s", server)
 	if len(granted) > 0 {
-		text += "; from the next turn on you have " + some(granted)
+		text += "; from the next turn on you have " + first(granted, 20, ", ")
 	}
 	if len(others) > 0 {
-		text += fmt.Sprintf("; your definition does not grant %s: ask your creator to add mcp_%s_* to tools in AGENT.md", some(others), notWord.ReplaceAllString(server, "_"))
+		text += fmt.Sprintf("; your definition does not grant %s: ask your creator to add mcp_%s_* to tools in AGENT.md", first(others, 20, ", "), notWord.ReplaceAllString(server, "_"))
 	}
 	if len(offers) == 0 {
 		text += "; it offers no tool that can be used"
 	}
 	if len(refused) > 0 {
-		text += "; not used: " + reasons(refused)
+		text += "; not used: " + first(refused, 10, "; ")
 	}
 	return text
-}
-
-// some returns the list of names, with at most the first 20 of them.
-func some(names []string) string {
-	const most = 20
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

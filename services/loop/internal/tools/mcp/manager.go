@@ -77,7 +77,7 @@ type link struct {
 	wire    wire
 	session *sdk.ClientSession
 	offers  []offer
-	refused []refusal
+	refused []string
 	calls   int // in progress
 	used    time.Time
 	made    time.Time
@@ -257,7 +257,7 @@ func (m *Manager) run(l *link) {
 	case err != nil && !retired:
 		m.failed(l.life, l.key, l.server, err)
 	case err == nil && len(refused) > 0:
-		m.cfg.Log.WarnContext(l.life, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", reasons(refused))
+		m.cfg.Log.WarnContext(l.life, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", first(refused, 10, "; "))
 	}
 	close(l.ready)
 	if err != nil {
@@ -298,7 +298,7 @@ func (l *link) close() {
 }
 
 // open starts a server or connects to its URL, and lists its tools.
-func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []refusal, err error) {
+func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []string, err error) {
 	if l.server.Command != "" {
 		w, err = startProcess(ctx, l.server, l.agent, m.cfg)
 	} else {
@@ -320,7 +320,7 @@ func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.Clien
 }
 
 // list returns the tools that a server offers, of the first maxListed tools that it lists.
-func list(ctx context.Context, session *sdk.ClientSession, server string) ([]offer, []refusal, error) {
+func list(ctx context.Context, session *sdk.ClientSession, server string) ([]offer, []string, error) {
 	var listed []*sdk.Tool
 	cursor, more := "", true
 	for page := 0; more && page < maxPages && len(listed) <= maxListed; page++ {
@@ -331,13 +331,12 @@ func list(ctx context.Context, session *sdk.ClientSession, server string) ([]off
 		listed = append(listed, res.Tools...)
 		more, cursor = res.NextCursor != "" && res.NextCursor != cursor, res.NextCursor
 	}
-	var over []refusal
-	if n := len(listed); more || n > maxListed {
-		listed = listed[:min(n, maxListed)]
-		over = []refusal{{"all further", fmt.Sprintf("only the first %d tools of a server are read", len(listed))}}
+	read := listed[:min(len(listed), maxListed)]
+	offers, refused := offersOf(server, read)
+	if more || len(listed) > maxListed {
+		refused = append(refused, fmt.Sprintf("all further: only the first %d tools of a server are read", len(read)))
 	}
-	offers, refused := offersOf(server, listed)
-	return offers, append(refused, over...), nil
+	return offers, refused, nil
 }
 
 // offers returns the tools of a connected server. It lists them again if the server
@@ -551,13 +550,11 @@ func (s Server) explain(ctx context.Context, err error, w wire) error {
 	return errors.New(defused(s.redact(text), 1_000))
 }
 
-func reasons(refused []refusal) string {
-	var all []string
-	for _, r := range refused[:min(len(refused), 10)] {
-		all = append(all, r.tool+": "+r.reason)
+// first returns a list as text, with at most its first most items.
+func first(list []string, most int, separator string) string {
+	text := strings.Join(list[:min(len(list), most)], separator)
+	if more := len(list) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
 	}
-	if more := len(refused) - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(all, "; ")
+	return text
 }

@@ -28,9 +28,6 @@ type offer struct {
 	effect      catalog.Effect
 }
 
-// refusal is a tool of a server that cannot be used, with the reason.
-type refusal struct{ tool, reason string }
-
 const (
 	maxName        = 64    // characters; limit of model providers
 	maxDescription = 1_000 // characters
@@ -54,9 +51,10 @@ func toolName(server, tool string) (string, error) {
 	return name, nil
 }
 
-// offersOf converts the tools that a server lists into offers. Tools with the same name
-// are all refused, because a call could not be assigned to one of them.
-func offersOf(server string, listed []*sdk.Tool) (offers []offer, refused []refusal) {
+// offersOf converts the tools that a server lists into offers. refused has the other tools
+// with the reason. Tools with the same name are all refused, because a call could not be
+// assigned to one of them.
+func offersOf(server string, listed []*sdk.Tool) (offers []offer, refused []string) {
 	names := map[string]int{}
 	for _, t := range listed {
 		if name, err := toolName(server, t.Name); err == nil {
@@ -70,7 +68,7 @@ func offersOf(server string, listed []*sdk.Tool) (offers []offer, refused []refu
 			err = fmt.Errorf("the server has %d tools that would be called %s", names[o.name], o.name)
 		}
 		if err != nil {
-			refused = append(refused, refusal{defused(t.Name, maxName), err.Error()})
+			refused = append(refused, defused(t.Name, maxName)+": "+err.Error())
 			continue
 		}
 		offers = append(offers, o)

@@ -80,9 +80,7 @@ func (m *Manager) status(k key, s Server, network bool) api.MCPServer {
 		for _, o := range l.offers {
 			v.Tools = append(v.Tools, o.name)
 		}
-		for _, f := range l.refused {
-			v.Refused = append(v.Refused, f.tool+": "+f.reason)
-		}
+		v.Refused = l.refused
 	case resting:
 		v.State, v.Error, v.RetryAt = api.ServerFailed, r.reason, r.until.UnixMicro()
 	case s.URL != "" && !network:
