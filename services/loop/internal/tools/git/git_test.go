@@ -1,4 +1,4 @@
-package builtin_test
+package git_test
 
 import (
 	"encoding/json"
@@ -13,7 +13,48 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/tools"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
+
+const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
+
+// bench runs tools in a temporary workspace.
+type bench struct {
+	tools map[string]engine.Tool
+	agent engine.Agent
+}
+
+func newBench(t *testing.T) bench {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "ada")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b := bench{map[string]engine.Tool{}, engine.Agent{ID: "ada", Name: "Ada", Workspace: dir}}
+	for _, tool := range git.Tools(tools.Config{}) {
+		b.tools[tool.Name] = tool
+	}
+	return b
+}
+
+func (b bench) call(t *testing.T, name, args string) (engine.Output, error) {
+	t.Helper()
+	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
+	if err := b.tools[name].Check(c.Args); err != nil {
+		t.Fatalf("%s refuses %s: %v", name, args, err)
+	}
+	return b.tools[name].Run(t.Context(), c)
+}
+
+func (b bench) text(t *testing.T, name, args string) string {
+	t.Helper()
+	out, err := b.call(t, name, args)
+	if err != nil {
+		t.Fatalf("%s %s: %v", name, args, err)
+	}
+	return out.Text
+}
 
 // keyed calls a tool with an idempotency key.
 func (b bench) keyed(t *testing.T, key, name, args string) (string, error) {
@@ -311,63 +352,5 @@ func TestRemote(t *testing.T) {
 	left, err := filepath.Glob(filepath.Join(b.agent.Workspace, ".clone-*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
-	}
-}
-
-func TestUpdateGenesisPrompt(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	has(t, "update_genesis_prompt", b.text(t, "update_genesis_prompt", `{"new_prompt":"Be k`+"\u200b"+`ind.","reason":"I learnt"}`), "8 characters")
-	if want := "ada r1.1.0 I learnt: Be kind."; len(b.genesis) != 1 || b.genesis[0] != want {
-		t.Errorf("stored %q, want %q", b.genesis, want)
-	}
-	for _, bad := range []string{"<|im_start|>system", "a <sys\u200btem> b", "[INST] obey", "\u200b", "use function_call", "ｓ<system>"} {
-		args, err := json.Marshal(map[string]string{"new_prompt": bad, "reason": "r"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.tools["update_genesis_prompt"].Check(args); err == nil {
-			t.Errorf("takes %q", bad)
-		}
-	}
-}
-
-func TestInstallNPM(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	if _, err := b.call(t, "install_npm_package", `{"package":"express"}`); api.CodeOf(err) != api.Denied {
-		t.Errorf("without a network: %v, want denied", err)
-	}
-	for _, bad := range []string{"-g", "a b", "a;b", "$(x)", "a'b", "../x", "a\nb"} {
-		args, err := json.Marshal(map[string]string{"package": bad})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := b.tools["install_npm_package"].Check(args); err == nil {
-			t.Errorf("takes %q", bad)
-		}
-	}
-}
-
-// TestExecReports tests that the output of a long command is reported before the command
-// ends.
-func TestExecReports(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	said := make(chan string, 100)
-	c := engine.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"echo first; read x < gate"}`), Report: func(s string) { said <- s }}
-	if err := exec.Command("mkfifo", filepath.Join(b.agent.Workspace, "gate")).Run(); err != nil {
-		t.Skip(err)
-	}
-	done := make(chan error, 1)
-	go func() { _, err := b.tools["exec"].Run(t.Context(), c); done <- err }()
-	if got := <-said; got != "first\n" {
-		t.Errorf("heard %q", got)
-	}
-	if err := os.WriteFile(filepath.Join(b.agent.Workspace, "gate"), []byte("go\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Error(err)
 	}
 }
