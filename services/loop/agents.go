@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -109,10 +110,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
 		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use a time from now on and within 24 hours, or leave it out: the agent then sleeps until a message or a wake comes"}
 	}
-	why := m.Reason
-	if why == "" {
-		why = "told to sleep"
-	}
+	why := cmp.Or(m.Reason, "told to sleep")
 	for _, session := range []string{a.Session, a.Mail} {
 		err := h.cancelQueue(ctx, session, "", "the agent was told to sleep: "+why)
 		if err != nil {

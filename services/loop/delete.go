@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -21,10 +22,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if err != nil {
 		return api.Deleted{}, err
 	}
-	reason := m.Reason
-	if reason == "" {
-		reason = "its creator does not need it any more"
-	}
+	reason := cmp.Or(m.Reason, "its creator does not need it any more")
 	if err := h.begins.Flush(ctx, id); err != nil { // runs that have begun are cancelled
 		return api.Deleted{}, err
 	}

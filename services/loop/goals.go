@@ -3,11 +3,13 @@ package loop
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/goal"
@@ -156,4 +158,31 @@ func viewOf(s *goal.State, whole bool) api.Goal {
 		})
 	}
 	return g
+}
+
+func (g *goalHandlers) registerHTTP(r host.Routes) {
+	r.Handle("GET /v1/goals", fromPage(func(r *http.Request, limit int) api.ListGoals {
+		q := r.URL.Query()
+		return api.ListGoals{Agent: q.Get("agent"), Status: api.GoalStatus(q.Get("status")), After: q.Get("after"), Limit: limit}
+	}, g.list))
+	r.Handle("GET /v1/goals/{id}", fromURL(func(r *http.Request) api.GetGoal { return api.GetGoal{Goal: r.PathValue("id")} }, g.get))
+	r.Handle("DELETE /v1/goals/{id}", fromURL(func(r *http.Request) api.CancelGoal {
+		return api.CancelGoal{Goal: r.PathValue("id"), Reason: r.URL.Query().Get("reason")}
+	}, g.cancel))
+	r.Handle("POST /v1/goals/{id}/review", host.Answer(readReview, g.review))
+}
+
+func readReview(w http.ResponseWriter, r *http.Request) (api.ReviewPlan, error) {
+	var body struct {
+		Version  int    `json:"version"`
+		Approve  *bool  `json:"approve"`
+		Feedback string `json:"feedback"`
+	}
+	if err := host.ReadJSON(w, r, 64<<10, &body); err != nil {
+		return api.ReviewPlan{}, err
+	}
+	if body.Approve == nil || body.Version < 1 {
+		return api.ReviewPlan{}, &api.Error{Code: api.Invalid, Message: "a review needs version and approve", Next: "name the version that GET /v1/goals/{id} shows as waiting, and true or false"}
+	}
+	return api.ReviewPlan{Goal: r.PathValue("id"), Version: body.Version, Approve: *body.Approve, Feedback: body.Feedback}, nil
 }

@@ -1,15 +1,18 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/loop/internal/memory"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -98,13 +101,7 @@ func (r memoryHandlers) recall(ctx context.Context, m api.RecallMemory) (api.Rec
 	if err != nil {
 		return api.Recalled{}, err
 	}
-	if m.Session == "" {
-		m.Session = agent.Session
-	}
-	if m.Budget == 0 {
-		m.Budget = defaultRecall
-	}
-	text, err := r.memory.Preview(ctx, agent.ID, m.Session, m.Query, m.Budget)
+	text, err := r.memory.Preview(ctx, agent.ID, cmp.Or(m.Session, agent.Session), m.Query, cmp.Or(m.Budget, defaultRecall))
 	return api.Recalled{Text: text, Tokens: r.memory.Tokens.Count(text)}, err
 }
 
@@ -130,4 +127,23 @@ func (r memoryHandlers) souls(ctx context.Context, m api.ListSouls) (api.Souls, 
 	}
 	out.Souls, out.Page = api.CutPage(out.Souls, limit, func(v api.SoulVersion) string { return strconv.FormatInt(v.Version, 10) })
 	return out, err
+}
+
+func (r memoryHandlers) registerHTTP(routes host.Routes) {
+	routes.Handle("GET /v1/agents/{id}/memories", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListMemory, error) {
+		q := r.URL.Query()
+		m := api.ListMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(q.Get("tier")), Query: q.Get("query")}
+		var err error
+		if m.Limit, err = host.Limit(r); err != nil {
+			return m, err
+		}
+		m.History, err = host.Flag(r, "history")
+		return m, err
+	}, r.list))
+	routes.Handle("DELETE /v1/agents/{id}/memories/{tier}/{memory...}", fromURL(func(r *http.Request) api.ForgetMemory {
+		return api.ForgetMemory{Agent: r.PathValue("id"), Tier: api.MemoryTier(r.PathValue("tier")), ID: r.PathValue("memory")}
+	}, r.forget))
+	routes.Handle("GET /v1/agents/{id}/souls", fromPage(func(r *http.Request, limit int) api.ListSouls {
+		return api.ListSouls{Agent: r.PathValue("id"), After: r.URL.Query().Get("after"), Limit: limit}
+	}, r.souls))
 }

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -82,14 +83,10 @@ func (r replayHandlers) fork(ctx context.Context, m api.ForkTurn, send func(api.
 		}
 	}
 	if !m.Policy {
-		model := m.Model
-		if model == "" {
-			model = f.Agent.Model
-		}
 		// An error of send is ignored, because the answer has the complete text.
 		answer, err := engine.Ask(ctx, r.clients, engine.Question{Complete: api.Complete{
 			ID: "fork-" + uuid.NewString(), Agent: rec.Turn.Agent, Session: rec.Turn.Session, Turn: m.Turn, Task: api.TaskTurn, Tier: rec.Reference.Tier,
-			Model: model, Messages: f.Messages, Tools: f.Tools,
+			Model: cmp.Or(m.Model, f.Agent.Model), Messages: f.Messages, Tools: f.Tools,
 		}}, func(d api.Delta) { _ = send(d) })
 		if err != nil {
 			return api.Forked{}, err

@@ -127,9 +127,9 @@ func (h *handlers) done(ctx context.Context, cmd api.Run) (bool, error) {
 	return true, h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 }
 
-// rested returns an error that redelivers a wake if its agent has slept for less than
-// [lifecycle.Pause], so that no error can make an agent run continuously
-// (docs/reference/loop.md, continuous wake).
+// rested returns an error that redelivers a wake of the agent itself or of heartbeat if
+// the agent has slept for less than [lifecycle.Pause], so that no error can make an agent
+// run continuously (docs/reference/loop.md, continuous wake).
 func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunWake {
 		return nil
@@ -138,20 +138,11 @@ func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	if err != nil || state != api.StateSleeping {
 		return err
 	}
-	if wait := pausing(cmd, since, h.now().UnixMicro()); wait > 0 {
+	slept := time.Duration(h.now().UnixMicro()-since) * time.Microsecond
+	if wait := lifecycle.Pause - slept; wait > 0 && (cmd.By.Kind == api.Self || cmd.By.Kind == api.HeartbeatKind) {
 		return &api.Error{Code: api.Unavailable, Message: "the agent has just gone to sleep", RetryAfter: wait.Milliseconds() + 1}
 	}
 	return nil
-}
-
-// pausing returns the remaining pause of a run by a wake of the agent itself or of
-// heartbeat, whose agent has just gone to sleep (docs/reference/loop.md, continuous
-// wake).
-func pausing(cmd api.Run, since, now int64) time.Duration {
-	if cmd.Kind != api.RunWake || cmd.By.Kind != api.Self && cmd.By.Kind != api.HeartbeatKind {
-		return 0
-	}
-	return max(0, lifecycle.Pause-time.Duration(now-since)*time.Microsecond)
 }
 
 func (h *handlers) getRun(ctx context.Context, m api.GetRun) (api.RunState, error) {

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -117,11 +118,7 @@ func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, e
 
 // terminateSession marks the session terminated, then cancels its runs.
 func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession) (api.Session, error) {
-	why := m.Reason
-	if why == "" {
-		why = "terminated"
-	}
-	s, err := h.store.Terminate(ctx, m.Session, why, h.now().UnixMicro())
+	s, err := h.store.Terminate(ctx, m.Session, cmp.Or(m.Reason, "terminated"), h.now().UnixMicro())
 	if err != nil {
 		return s, err
 	}

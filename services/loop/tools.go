@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/skill"
@@ -177,4 +179,22 @@ func (x toolHandlers) listServers(ctx context.Context, m api.ListServers) (api.S
 	}
 	all, err := x.servers.Status(a)
 	return api.Servers{Servers: all}, err
+}
+
+func (x toolHandlers) registerHTTP(r host.Routes) {
+	r.Handle("GET /v1/tools", fromURL(func(r *http.Request) api.ListTools { return api.ListTools{Agent: r.URL.Query().Get("agent")} }, x.listTools))
+	r.Handle("POST /v1/agents/{id}/check", host.Answer(func(w http.ResponseWriter, r *http.Request) (api.CheckTool, error) {
+		var m api.CheckTool
+		err := host.ReadJSON(w, r, 512<<10, &m)
+		m.Agent = r.PathValue("id")
+		return m, err
+	}, x.checkTool))
+	r.Handle("GET /v1/agents/{id}/skills", fromURL(func(r *http.Request) api.ListSkills { return api.ListSkills{Agent: r.PathValue("id")} }, x.listSkills))
+	r.Handle("GET /v1/agents/{id}/skills/{skill}", fromURL(func(r *http.Request) api.GetSkill {
+		return api.GetSkill{Agent: r.PathValue("id"), Skill: r.PathValue("skill")}
+	}, x.getSkill))
+	r.Handle("GET /v1/agents/{id}/servers", host.Answer(func(_ http.ResponseWriter, r *http.Request) (api.ListServers, error) {
+		connect, err := host.Flag(r, "connect")
+		return api.ListServers{Agent: r.PathValue("id"), Connect: connect}, err
+	}, x.listServers))
 }

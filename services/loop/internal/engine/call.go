@@ -171,8 +171,11 @@ func (e *Engine) executeGroup(ctx context.Context, s *state, ev Events, id strin
 // open starts the span of call i. Unlike the turn's root span, a repeated call has a
 // new span, so the spans of policy and other services belong to one attempt.
 func (e *Engine) open(ctx context.Context, s *state, i int, name string) *execution {
+	if _, there := s.tools[name]; !there {
+		name = "unknown" // limits the number of span names
+	}
 	c := &execution{intent: Intent{Index: i}}
-	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+known(s.tools, name)) //nolint:spancheck // close ends it
+	c.ctx, c.span = e.Tracer.Start(ctx, "execute_tool "+name) //nolint:spancheck // close ends it
 	return c
 }
 
@@ -316,15 +319,6 @@ func (c *execution) close() {
 		telemetry.Fail(c.span, "interrupted", "the call was interrupted, and is executed again if the run is resumed")
 	}
 	c.span.End()
-}
-
-// known limits the number of span names: a name that is not that of a tool becomes
-// "unknown".
-func known(tools map[string]Tool, name string) string {
-	if _, ok := tools[name]; ok {
-		return name
-	}
-	return "unknown"
 }
 
 // Arguments returns a call's arguments. Some models send an empty text for a tool without

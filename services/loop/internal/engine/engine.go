@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -98,8 +99,9 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	}
 	runCtx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	s.bound = e.newDeadline(limitOf(known.Agent), func() { stop(context.DeadlineExceeded) })
-	defer s.bound.timer.Stop()
+	s.expire = func() { stop(context.DeadlineExceeded) }
+	s.limit = time.AfterFunc(limitOf(known.Agent), s.expire)
+	defer s.limit.Stop()
 	var unwatch func()
 	s.steered, unwatch = e.Queue.Watch(cmd, stop)
 	defer unwatch()
@@ -151,10 +153,7 @@ func (e *Engine) announceAgain(ctx context.Context, cmd api.Run, known Known, ev
 // Cancelled returns the error of an operation that stopped because its run was
 // cancelled.
 func Cancelled(why string) error {
-	if why == "" {
-		why = "cancelled"
-	}
-	return &api.Error{Code: api.Denied, Reason: api.ReasonCancelled, Message: why}
+	return &api.Error{Code: api.Denied, Reason: api.ReasonCancelled, Message: cmp.Or(why, "cancelled")}
 }
 
 // below returns ctx with the root span of a finished turn as its parent.
@@ -172,7 +171,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	var err error
 	if !s.owned {
 		if past, err = e.resume(ctx, s); e.Recorded == nil {
-			s.bound.at(s.input.Deadline)
+			s.endAt(s.input.Deadline, e.Now())
 		}
 	}
 	ctx, span := e.Root(ctx, s.cmd, s.agent, id, past)

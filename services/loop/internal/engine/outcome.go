@@ -7,32 +7,19 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// runDeadline stops a run at its deadline. The first owner journals the deadline with the
-// run's input; every later owner stops the run at the same time.
-type runDeadline struct {
-	now   func() time.Time
-	stop  func()
-	timer *time.Timer
-}
-
-// runDeadline starts with the whole time limit; [runDeadline.at] replaces it by the deadline, once
-// that is known.
-func (e *Engine) newDeadline(limit time.Duration, stop func()) *runDeadline {
-	return &runDeadline{e.Now, stop, time.AfterFunc(limit, stop)}
-}
-
-// at moves the end to a deadline in Unix µs. 0, in a run that an older release began,
-// leaves the end unchanged.
-func (b *runDeadline) at(deadline int64) {
+// endAt moves the end of the run to its deadline. The first owner journals the deadline
+// with the run's input; every later owner stops the run at the same time. Without a
+// deadline, in a run that an older release began, the end is unchanged.
+func (s *state) endAt(deadline int64, now time.Time) {
 	if deadline == 0 {
 		return
 	}
-	left := time.UnixMicro(deadline).Sub(b.now())
+	left := time.UnixMicro(deadline).Sub(now)
 	if left <= 0 {
-		b.stop() // the deadline has passed: stop before the turn executes
+		s.expire() // the deadline has passed: stop before the turn executes
 		return
 	}
-	b.timer.Reset(left)
+	s.limit.Reset(left)
 }
 
 // limitOf returns the time limit of the agent's runs.

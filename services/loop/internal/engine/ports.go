@@ -261,8 +261,8 @@ type Memory interface {
 
 // Recorded supplies the values of a recorded turn that a replay does not compute again.
 type Recorded interface {
-	// Input returns the input of the run.
-	Input() Input
+	// RunInput returns the input of the run.
+	RunInput() Input
 	// Surround sets the parts of a prompt that come from outside the engine.
 	Surround(in *prompt.Input)
 	// Summary returns the summary for a plan. It reports a refusal if there is none.

@@ -103,7 +103,7 @@ func (e *Engine) append(ctx context.Context, s *state, step Step) error {
 // principal.
 func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	if e.Recorded != nil {
-		return e.Recorded.Input(), nil
+		return e.Recorded.RunInput(), nil
 	}
 	by := []api.Principal{s.cmd.By}
 	text := s.cmd.Content

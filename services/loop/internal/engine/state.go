@@ -39,10 +39,11 @@ type state struct {
 	funds        *api.Balance // nil: unknown
 	settledFunds *api.Funds   // funds after the previous turn was settled; nil: the balance must be requested
 	counters     api.Counters
-	notice       string       // produced by the previous turn for this one
-	bound        *runDeadline // cancels the run at its deadline
-	joined       Input        // input that joined this turn after the first turn
-	steered      func() bool  // see [Queue]
+	notice       string      // produced by the previous turn for this one
+	limit        *time.Timer // calls expire at the end of the run's time
+	expire       func()      // cancels the run because its time is over
+	joined       Input       // input that joined this turn after the first turn
+	steered      func() bool // see [Queue]
 
 	completion *Completion
 	settling   Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for

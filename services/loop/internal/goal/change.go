@@ -1,6 +1,7 @@
 package goal
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -75,10 +76,7 @@ func (s *State) Approve(version int, decision string, at int64) error {
 	if err != nil {
 		return err
 	}
-	p.Status, p.Feedback = api.PlanApproved, ""
-	if decision != "" {
-		p.Decision = decision
-	}
+	p.Status, p.Feedback, p.Decision = api.PlanApproved, "", cmp.Or(decision, p.Decision)
 	s.Reason = ""
 	s.Tasks = append(s.Tasks, tasks...)
 	return nil
@@ -233,10 +231,7 @@ func (s *State) Expire(at int64) {
 
 // Cancel cancels the goal, in any phase.
 func (s *State) Cancel(why string, at int64) error {
-	if why == "" {
-		why = "cancelled"
-	}
-	return s.end(api.GoalCancelled, why, at)
+	return s.end(api.GoalCancelled, cmp.Or(why, "cancelled"), at)
 }
 
 // question returns the id of the model call that may have been made last: the estimate of

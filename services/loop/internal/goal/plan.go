@@ -142,9 +142,7 @@ func object(text string) string {
 }
 
 func (d *Draft) trim() {
-	for _, s := range []*string{&d.Analysis, &d.Strategy} {
-		*s = strings.TrimSpace(*s)
-	}
+	d.Analysis, d.Strategy = strings.TrimSpace(d.Analysis), strings.TrimSpace(d.Strategy)
 	for i := range d.Tasks {
 		t := &d.Tasks[i]
 		t.Title, t.Description, t.Role = strings.TrimSpace(t.Title), strings.TrimSpace(t.Description), strings.TrimSpace(t.Role)
@@ -160,95 +158,100 @@ func (d *Draft) trim() {
 	}
 }
 
+// faults are the faults of a draft.
+type faults []string
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+
+// words adds the fault of a text with at most limit bytes.
+func (f *faults) words(what, s string, limit int) {
+	switch {
+	case strings.TrimSpace(s) == "":
+		f.add("%s is missing or empty", what)
+	case len(s) > limit:
+		f.add("%s has %d bytes, at most %d are taken", what, len(s), limit)
+	case strings.ContainsRune(s, 0):
+		f.add("%s holds U+0000", what)
+	}
+}
+
+// amount adds the fault of an estimate in cents.
+func (f *faults) amount(what string, n int64) {
+	if n < 0 || n > maxCents {
+		f.add("%s is %d: it must be 0 to %d", what, n, maxCents)
+	}
+}
+
 // faults returns the faults of a draft. fields are the fields of the object, to tell a
 // missing list from an empty one.
 func (d *Draft) faults(fields map[string]json.RawMessage) []string {
-	var out []string
-	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
-	words := func(what, s string, limit int) {
-		switch {
-		case strings.TrimSpace(s) == "":
-			fault("%s is missing or empty", what)
-		case len(s) > limit:
-			fault("%s has %d bytes, at most %d are taken", what, len(s), limit)
-		case strings.ContainsRune(s, 0):
-			fault("%s holds U+0000", what)
-		}
-	}
-	words("analysis", d.Analysis, maxWords)
-	words("strategy", d.Strategy, maxWords)
-	amount := func(what string, n int64) {
-		if n < 0 || n > maxCents {
-			fault("%s is %d: it must be 0 to %d", what, n, maxCents)
-		}
-	}
-	amount("estimatedTotalCostCents", d.Cents)
+	var f faults
+	f.words("analysis", d.Analysis, maxWords)
+	f.words("strategy", d.Strategy, maxWords)
+	f.amount("estimatedTotalCostCents", d.Cents)
 	if d.Minutes < 0 {
-		fault("estimatedTimeMinutes is %d: it must be 0 or more", d.Minutes)
+		f.add("estimatedTimeMinutes is %d: it must be 0 or more", d.Minutes)
 	}
 	for i, r := range d.Risks {
-		words(fmt.Sprintf("risks[%d]", i), r, maxWords)
+		f.words(fmt.Sprintf("risks[%d]", i), r, maxWords)
 	}
 	if len(d.Roles) > maxRoles {
-		fault("customRoles has %d roles, at most %d are taken", len(d.Roles), maxRoles)
+		f.add("customRoles has %d roles, at most %d are taken", len(d.Roles), maxRoles)
 	}
 	roles := map[string]bool{}
 	for i, r := range d.Roles {
 		name := strings.TrimSpace(r.Name)
-		words(fmt.Sprintf("customRoles[%d].name", i), name, maxTitle)
-		words(fmt.Sprintf("customRoles[%d].description", i), r.Description, maxWords)
-		words(fmt.Sprintf("customRoles[%d].systemPrompt", i), r.SystemPrompt, maxWords)
+		f.words(fmt.Sprintf("customRoles[%d].name", i), name, maxTitle)
+		f.words(fmt.Sprintf("customRoles[%d].description", i), r.Description, maxWords)
+		f.words(fmt.Sprintf("customRoles[%d].systemPrompt", i), r.SystemPrompt, maxWords)
 		if roles[name] {
-			fault("customRoles[%d].name is a duplicate of another role: %q", i, name)
+			f.add("customRoles[%d].name is a duplicate of another role: %q", i, name)
 		}
 		roles[name] = true
 	}
 	switch raw := fields["tasks"]; {
 	case len(bytes.TrimSpace(raw)) == 0 || string(raw) == "null":
-		fault("tasks is missing")
+		f.add("tasks is missing")
 	case len(d.Tasks) == 0:
-		fault("tasks is empty")
+		f.add("tasks is empty")
 	case len(d.Tasks) > MaxTasks:
-		fault("tasks has %d tasks, at most %d are taken", len(d.Tasks), MaxTasks)
+		f.add("tasks has %d tasks, at most %d are taken", len(d.Tasks), MaxTasks)
 	default:
-		out = append(out, d.taskFaults(words, amount)...)
+		d.taskFaults(&f)
 	}
-	return out
+	return f
 }
 
-func (d *Draft) taskFaults(words func(what, s string, limit int), amount func(what string, n int64)) []string {
-	var out []string
-	fault := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+func (d *Draft) taskFaults(f *faults) {
 	sound := true
 	for i, t := range d.Tasks {
 		at := fmt.Sprintf("tasks[%d].", i)
-		words(at+"title", t.Title, maxTitle)
-		words(at+"description", t.Description, maxWords)
-		words(at+"agentRole", t.Role, maxTitle)
-		amount(at+"estimatedCostCents", t.Cents)
+		f.words(at+"title", t.Title, maxTitle)
+		f.words(at+"description", t.Description, maxWords)
+		f.words(at+"agentRole", t.Role, maxTitle)
+		f.amount(at+"estimatedCostCents", t.Cents)
 		if t.Priority < 0 {
-			fault("%spriority is %d: it must be 0 or more", at, t.Priority)
+			f.add("%spriority is %d: it must be 0 or more", at, t.Priority)
 		}
 		if t.TimeoutMS <= 0 || t.TimeoutMS > maxTimeout {
-			fault("%stimeoutMs is %d: it must be 1 to %d", at, t.TimeoutMS, maxTimeout)
+			f.add("%stimeoutMs is %d: it must be 1 to %d", at, t.TimeoutMS, maxTimeout)
 		}
 		seen := map[int]bool{}
 		for _, j := range t.Dependencies {
 			switch {
 			case j < 0 || j >= len(d.Tasks):
-				fault("%sdependencies has %d, which is out-of-range", at, j)
+				f.add("%sdependencies has %d, which is out-of-range", at, j)
 				sound = false
 			case j == i:
-				fault("%sdependencies has the task itself", at)
+				f.add("%sdependencies has the task itself", at)
 				sound = false
 			case seen[j]:
-				fault("%sdependencies has %d twice, a duplicate", at, j)
+				f.add("%sdependencies has %d twice, a duplicate", at, j)
 			}
 			seen[j] = true
 		}
 	}
 	if sound && Cyclic(d.Specs()) {
-		fault("tasks wait for each other in a cycle")
+		f.add("tasks wait for each other in a cycle")
 	}
-	return out
 }

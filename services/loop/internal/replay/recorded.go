@@ -7,20 +7,18 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
-// recorded implements [engine.Recorded]. Its methods would collide with the fields of
-// the recording in replayer.
-type recorded struct{ p *replayer }
+// replayer implements [engine.Recorded].
 
-func (r recorded) Input() engine.Input { return r.p.Input }
+func (p *replayer) RunInput() engine.Input { return p.Input }
 
-func (r recorded) Wire() bool { return r.p.Reference.Wire }
+func (p *replayer) Wire() bool { return p.Reference.Wire }
 
-func (r recorded) Surround(in *prompt.Input) {
-	in.Layers, in.Memory, in.Todo = r.p.given.Layers, r.p.given.Memory, r.p.given.Todo
+func (p *replayer) Surround(in *prompt.Input) {
+	in.Layers, in.Memory, in.Todo = p.given.Layers, p.given.Memory, p.given.Todo
 }
 
-func (r recorded) Summary(plan prompt.Plan) (string, bool, error) {
-	for _, c := range r.p.Compactions {
+func (p *replayer) Summary(plan prompt.Plan) (string, bool, error) {
+	for _, c := range p.Compactions {
 		if c.Through == plan.Through() && c.Stage == int(plan.Stage) {
 			return c.Summary, false, nil
 		}
@@ -29,8 +27,7 @@ func (r recorded) Summary(plan prompt.Plan) (string, bool, error) {
 }
 
 // Result returns the recorded result of a call, if the current owner received it.
-func (r recorded) Result(ctx context.Context, index int) (engine.Result, error) {
-	p := r.p
+func (p *replayer) Result(ctx context.Context, index int) (engine.Result, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.Steps[p.at:] {

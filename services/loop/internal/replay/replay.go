@@ -47,7 +47,7 @@ func Replay(ctx context.Context, texts engine.ContextStore, rec engine.Recording
 		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
 			return tracer.Start(ctx, id) //nolint:spancheck // the engine ends it
 		},
-		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: engine.Unobserved{}, Recorded: recorded{p},
+		Ending: func(context.Context, int64) {}, Tracer: tracer, Attempts: p.attempts(), Observe: engine.Unobserved{}, Recorded: p,
 	}
 	e.Context.Store, e.Context.Models = p, p
 	var out Replayed

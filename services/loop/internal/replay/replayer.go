@@ -390,26 +390,20 @@ func (p *replayer) Conversation(context.Context, string, string, int) (engine.Co
 
 // The remaining ports do nothing.
 
-func (p *replayer) Drop(_ context.Context, end engine.End) (engine.End, error) { return end, nil }
-func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error     { return nil }
-func (p *replayer) Over(context.Context, string) (bool, error)                 { return false, nil }
-
-func (p *replayer) Claim(context.Context, string, string, string) ([]api.InboxMessage, error) {
+func (p *replayer) Drop(_ context.Context, end engine.End) (engine.End, error)      { return end, nil }
+func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error          { return nil }
+func (p *replayer) Over(context.Context, string) (bool, error)                      { return false, nil }
+func (p *replayer) Settle(context.Context, string, string) error                    { return nil }
+func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (a api.Alarm, err error) { return a, nil }
+func (p *replayer) Compact(context.Context, engine.Compaction) error                { return nil }
+func (p *replayer) Keep(context.Context, map[string]string) error                   { return nil }
+func (p *replayer) Text(context.Context, string) (string, error)                    { return "", io.EOF }
+func (p *replayer) Recorded(context.Context, string) (rec engine.Recording, err error) {
+	return rec, io.EOF
+}
+func (p *replayer) Claim(_ context.Context, _, _, _ string) ([]api.InboxMessage, error) {
 	return nil, nil
 }
-func (p *replayer) Settle(context.Context, string, string) error { return nil }
-func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (api.Alarm, error) {
-	return api.Alarm{}, nil
+func (p *replayer) Prompt(context.Context, string) (r engine.Reference, _ []prompt.Turn, err error) {
+	return r, nil, io.EOF
 }
-func (p *replayer) Compact(context.Context, engine.Compaction) error { return nil }
-func (p *replayer) Text(context.Context, string) (string, error)     { return "", io.EOF }
-
-func (p *replayer) Recorded(context.Context, string) (engine.Recording, error) {
-	return engine.Recording{}, io.EOF
-}
-
-func (p *replayer) Prompt(context.Context, string) (engine.Reference, []prompt.Turn, error) {
-	return engine.Reference{}, nil, io.EOF
-}
-
-func (p *replayer) Keep(context.Context, map[string]string) error { return nil }

@@ -170,9 +170,6 @@ func (r *Router) complete(req api.Complete, delta func(api.Delta)) (api.Completi
 	if err != nil {
 		return c, err
 	}
-	if r.answers == nil {
-		r.answers = map[string]api.Completion{}
-	}
 	r.answers[req.ID] = c
 	r.paid.update(req.ID, func(n int) int { return n + 1 })
 	r.spent.update(req.Turn, func(sum api.Micros) api.Micros { return sum + c.Cost })
@@ -395,9 +392,6 @@ func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func() bool, stop func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.cancel == nil {
-		q.cancel = map[string]context.CancelCauseFunc{}
-	}
 	q.cancel[cmd.Run] = cancel
 	return func() bool {
 			q.mu.Lock()
@@ -414,9 +408,6 @@ func (q *Queue) Watch(cmd api.Run, cancel context.CancelCauseFunc) (steered func
 func (q *Queue) Add(m api.Run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.waiting == nil {
-		q.waiting, q.wanted = map[string][]api.Run{}, map[string]bool{}
-	}
 	q.waiting[m.Session] = append(q.waiting[m.Session], m)
 	if m.Mode == api.ModeSteer {
 		q.wanted[m.Run] = true

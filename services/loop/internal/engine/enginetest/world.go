@@ -53,8 +53,9 @@ const Start = 1_790_000_000_000_000
 // New returns a world with a store, whose router answers with script.
 func New(store Stores, script Script) *World {
 	w := &World{
-		Store: store, Router: &Router{Script: script}, Inbox: &Inbox{},
-		Queue: &Queue{}, Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
+		Store: store, Router: &Router{Script: script, answers: map[string]api.Completion{}}, Inbox: &Inbox{},
+		Queue:  &Queue{waiting: map[string][]api.Run{}, cancel: map[string]context.CancelCauseFunc{}, wanted: map[string]bool{}},
+		Alarms: &Alarms{}, Outputs: &Outputs{}, Stream: &Stream{}, Effects: &Effects{}, Attempts: 20,
 	}
 	w.LoseJournal()
 	w.Treasury = &Treasury{Tier: api.TierHigh, router: w.Router}
