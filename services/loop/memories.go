@@ -26,7 +26,7 @@ type memoryHandlers struct {
 
 func newMemories(store *sqlstore.Store, now func() time.Time) memoryHandlers {
 	m := sqlstore.Memory{Store: store}
-	return memoryHandlers{store: m, memory: &memory.Memory{Store: m, Tokens: memory.Quarter{}, Now: now}}
+	return memoryHandlers{store: m, memory: &memory.Memory{Store: m, Now: now}}
 }
 
 func (r memoryHandlers) routes() []bus.Route {
@@ -102,7 +102,7 @@ func (r memoryHandlers) recall(ctx context.Context, m api.RecallMemory) (api.Rec
 		return api.Recalled{}, err
 	}
 	text, err := r.memory.Preview(ctx, agent.ID, cmp.Or(m.Session, agent.Session), m.Query, cmp.Or(m.Budget, defaultRecall))
-	return api.Recalled{Text: text, Tokens: r.memory.Tokens.Count(text)}, err
+	return api.Recalled{Text: text, Tokens: memory.Tokens(text)}, err
 }
 
 func (r memoryHandlers) souls(ctx context.Context, m api.ListSouls) (api.Souls, error) {

@@ -130,9 +130,10 @@ type Entry struct {
 	Share    float64 // share of the query's terms that it contains; of a search only
 }
 
-// Reader recalls memories. at is the current time in Unix microseconds; memories that
-// have expired by then are not returned.
-type Reader interface {
+// Store stores memories. It is safe for concurrent use. at is the current time in Unix
+// microseconds; memories that have expired by then are not returned. The methods that
+// change memories are idempotent.
+type Store interface {
 	// Search returns the entries of tiers in whose text any of the phrases occurs, in the
 	// order of tiers and, within a tier, by rank. It searches the latest texts only, see
 	// [MaxFrequency]. A phrase is a sequence of words, see [Words]; without phrases there
@@ -151,10 +152,6 @@ type Reader interface {
 	Unasked(ctx context.Context, agent, session string, at int64) (all []Entry, held []Tier, err error)
 	// Touch increases the count of entries that were shown, at most once in [ShownFor].
 	Touch(ctx context.Context, docs []int64, at int64) error
-}
-
-// Writer changes memories. Its methods are idempotent.
-type Writer interface {
 	Remember(ctx context.Context, agent string, f Fact) (Outcome, error)
 	// AddNote adds a note to working memory, unless its id exists.
 	AddNote(ctx context.Context, agent string, n Note) error
@@ -164,12 +161,6 @@ type Writer interface {
 	NoteRelation(ctx context.Context, agent string, r Relation) error
 	// Forget deletes a memory and reports whether it existed.
 	Forget(ctx context.Context, agent string, tier Tier, id string, at int64) (bool, error)
-}
-
-// Store stores memories. It is safe for concurrent use.
-type Store interface {
-	Reader
-	Writer
 }
 
 // MayReplace reports whether a fact may replace one with origin standing: a fact of a

@@ -10,14 +10,8 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Counter counts the tokens of a text.
-type Counter interface{ Count(text string) int64 }
-
-// Quarter counts a token for every four bytes, an upper estimate for English.
-type Quarter struct{}
-
-// Count implements [Counter].
-func (Quarter) Count(text string) int64 { return int64(len(text)+3) / 4 }
+// Tokens counts a token for every four bytes of a text, an upper estimate for English.
+func Tokens(text string) int64 { return int64(len(text)+3) / 4 }
 
 // Weights of an entry's score. They add up to 1. The scored entries include the latest
 // ones, which need not match the query, so the match weighs as much as any two others
@@ -46,11 +40,10 @@ const MaxLatest = 20
 
 // Memory recalls memories for prompts. It is safe for concurrent use.
 type Memory struct {
-	Store  Store
-	Tokens Counter
-	Now    func() time.Time
+	Store Store
+	Now   func() time.Time
 	// Shown receives the index ids of the memories that a recall returned. It counts them
-	// later with [Reader].Touch. nil: they are not counted.
+	// later with [Store].Touch. nil: they are not counted.
 	Shown func(docs []int64)
 }
 
@@ -130,7 +123,7 @@ func (m *Memory) look(ctx context.Context, agent, session, query string, budget 
 	if best < threshold {
 		found = map[Tier][]*Entry{Working: found[Working]}
 	}
-	text, shown := fill(found, m.Tokens, budget, at)
+	text, shown := fill(found, budget, at)
 	return text, shown, nil
 }
 
@@ -221,19 +214,19 @@ func score(e *Entry, q Query, at int64) float64 {
 
 // fill renders entries: each tier in its order, within its share of the budget and what
 // the tiers before it left. Entries that do not fit are skipped.
-func fill(found map[Tier][]*Entry, tokens Counter, budget, at int64) (string, []*Entry) {
+func fill(found map[Tier][]*Entry, budget, at int64) (string, []*Entry) {
 	var shown []*Entry
 	var b block
-	carry := -tokens.Count(preamble)
+	carry := -Tokens(preamble)
 	for _, tier := range Tiers() {
 		have := budget*shares[tier]/wholeBudget + carry
 		lines := make([]line, 0, len(found[tier]))
 		used := int64(0)
 		for _, e := range found[tier] {
 			text := render(e, at, false)
-			cost := tokens.Count(text)
+			cost := Tokens(text)
 			if len(lines) == 0 {
-				cost += tokens.Count(headings[tier])
+				cost += Tokens(headings[tier])
 			}
 			if used+cost <= have {
 				used += cost

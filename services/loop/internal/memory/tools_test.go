@@ -30,7 +30,7 @@ func newCaller(t *testing.T) *caller {
 		t.Fatal(err)
 	}
 	c := &caller{tools: map[string]engine.Tool{}, store: store}
-	m := &memory.Memory{Store: store, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at + 1000) }}
+	m := &memory.Memory{Store: store, Now: func() time.Time { return time.UnixMicro(at + 1000) }}
 	for _, tool := range memory.Tools(m) {
 		c.tools[tool.Name] = tool
 	}

@@ -102,7 +102,7 @@ func (q *Query) add(term string) {
 	}
 }
 
-// Phrases returns the terms as sequences of words, for [Reader].Search.
+// Phrases returns the terms as sequences of words, for [Store].Search.
 func (q Query) Phrases() []string {
 	out := make([]string, 0, len(q.Terms))
 	for _, t := range q.Terms {

@@ -69,7 +69,7 @@ func TestKnowledge(t *testing.T) {
 		if diff := cmp.Diff(wantWas, was); diff != "" {
 			t.Errorf("history (-want +got):\n%s", diff)
 		}
-		m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at + 3*day) }}
+		m := &memory.Memory{Store: s, Now: func() time.Time { return time.UnixMicro(at + 3*day) }}
 		text, err := m.Recall(t.Context(), "ada", "ada-main", "what does Acme charge?", 10_000)
 		must(t, err)
 		if line := `- financial/pricing:acme: "Acme: $7 a month" (confidence 0.64, 2 days ago) [outside]`; !strings.Contains(text, line+"\n") {

@@ -65,9 +65,7 @@ func decimal(f float64) string { return strconv.FormatFloat(min(max(f, 0), 1), '
 
 func perMille(f float64) int64 { return int64(math.Round(min(max(f, 0), 1) * 1000)) }
 
-func tokens(s string) int64 { return memory.Quarter{}.Count(s) }
-
-// Remember implements [memory.Writer].
+// Remember implements [memory.Store].
 func (s Memory) Remember(ctx context.Context, agent string, f memory.Fact) (memory.Outcome, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (memory.Outcome, error) { return s.remember(ctx, tx, agent, f) })
 }
@@ -228,7 +226,7 @@ func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at i
 	return n, nil
 }
 
-// AddNote implements [memory.Writer].
+// AddNote implements [memory.Store].
 func (s Memory) AddNote(ctx context.Context, agent string, n memory.Note) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		addNote(ctx, tx, agent, n)
@@ -240,12 +238,12 @@ func addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memory.Note) {
 	n.Content = text(n.Content)
 	tx.Queue(ctx, `insert into working_memory (agent, id, session, kind, content, priority, tokens, turn, origin, origin_address, expires_at, created_at)
 		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) on conflict (agent, id) do nothing`,
-		agent, n.ID, n.Session, n.Kind, n.Content, perMille(n.Priority), tokens(n.Content), n.Turn, n.By.Kind, n.By.Address, n.Expires, n.At)
+		agent, n.ID, n.Session, n.Kind, n.Content, perMille(n.Priority), memory.Tokens(n.Content), n.Turn, n.By.Kind, n.By.Address, n.Expires, n.At)
 	tx.Queue(ctx, `delete from working_memory where agent = $1 and id in (select id from working_memory where agent = $1 and session = $2
 		order by priority desc, created_at desc, id limit 1000 offset `+strconv.Itoa(memory.MaxWorking)+`)`, agent, n.Session)
 }
 
-// ReachGoal implements [memory.Writer]. The episode has the goal's id, by which a
+// ReachGoal implements [memory.Store]. The episode has the goal's id, by which a
 // repeated call finds it and changes nothing.
 func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
@@ -303,7 +301,7 @@ func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) {
 		for _, e := range all[:n] {
 			e.Summary, e.Detail = text(e.Summary), text(e.Detail)
 			episodes = append(episodes, e.agent, e.ID, e.Session, text(e.Type), e.Summary, e.Detail, e.Outcome, perMille(e.Importance), string(e.Class),
-				tokens(e.Summary+e.Detail), string(e.By.Kind), e.By.Address, e.At)
+				memory.Tokens(e.Summary+e.Detail), string(e.By.Kind), e.By.Address, e.At)
 			in := scope(e.agent, memory.Episodic)
 			texts = append(texts, in, e.ID, indexed(in, e.Type, e.Summary, e.Detail))
 		}
@@ -313,7 +311,7 @@ func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) {
 	}
 }
 
-// SaveProcedure implements [memory.Writer]. A procedure that exists keeps its counters.
+// SaveProcedure implements [memory.Store]. A procedure that exists keeps its counters.
 func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Procedure) error {
 	steps, err := api.Encode(p.Steps)
 	if err != nil {
@@ -331,7 +329,7 @@ func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Proced
 	})
 }
 
-// NoteRelation implements [memory.Writer].
+// NoteRelation implements [memory.Store].
 func (s Memory) NoteRelation(ctx context.Context, agent string, r memory.Relation) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.noteRelation(ctx, tx, agent, r) })
 }
@@ -370,7 +368,7 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 	return nil
 }
 
-// Forget implements [memory.Writer]. It moves a fact into the history.
+// Forget implements [memory.Store]. It moves a fact into the history.
 func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (bool, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (there bool, err error) {
 		v, known := views[tier]

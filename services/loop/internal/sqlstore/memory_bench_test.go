@@ -27,7 +27,7 @@ func BenchmarkRecall(b *testing.B) {
 			db := sqldbtest.SQLite(b, sqlstore.Migrations())
 			s := sqlstore.Memory{Store: sqlstore.New(db, "/data")}
 			words := populate(b, db, s, n)
-			m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
+			m := &memory.Memory{Store: s, Now: func() time.Time { return time.UnixMicro(at) }}
 			for _, of := range []struct{ name, session string }{{"others", "ada-main"}, {"own", "other"}} {
 				b.Run(of.name, func(b *testing.B) {
 					took := make([]time.Duration, 0, b.N)
@@ -70,7 +70,7 @@ func BenchmarkRecallYoung(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
+	m := &memory.Memory{Store: s, Now: func() time.Time { return time.UnixMicro(at) }}
 	b.ReportAllocs()
 	for b.Loop() {
 		if text, err := m.Recall(b.Context(), "ada", "ada-main", "send message number 7 to the reader", 10_000); err != nil || text == "" {

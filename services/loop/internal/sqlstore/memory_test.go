@@ -322,7 +322,7 @@ func TestSearch(t *testing.T) {
 				t.Errorf("%s %s %q (-want +got):\n%s", c.agent, c.tier, c.phrases, diff)
 			}
 		}
-		m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(at) }}
+		m := &memory.Memory{Store: s, Now: func() time.Time { return time.UnixMicro(at) }}
 		for query, want := range map[string]string{"100%": "domain/sure", "a_b": "domain/snake"} {
 			found, err := m.Find(t.Context(), "ada", memory.Semantic, query, 10)
 			must(t, err)
@@ -683,13 +683,13 @@ func TestBehindInPages(t *testing.T) {
 func TestRecall(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		now := int64(at + 100*day)
-		m := &memory.Memory{Store: s, Tokens: memory.Quarter{}, Now: func() time.Time { return time.UnixMicro(now) }}
+		m := &memory.Memory{Store: s, Now: func() time.Time { return time.UnixMicro(now) }}
 		m.Shown = func(docs []int64) { must(t, s.Touch(t.Context(), docs, now)) }
 		recall := func(query string, budget int64) string {
 			t.Helper()
 			text, err := m.Recall(t.Context(), "ada", "ada-main", query, budget)
 			must(t, err)
-			if n := (memory.Quarter{}).Count(text); n > budget {
+			if n := memory.Tokens(text); n > budget {
 				t.Errorf("%d tokens for a budget of %d", n, budget)
 			}
 			return text

@@ -171,7 +171,7 @@ func searchStatement(asked string) string {
 	return b.String()
 }
 
-// Search implements [memory.Reader]. An index of words finds the candidates and
+// Search implements [memory.Store]. An index of words finds the candidates and
 // [memory.Rank] ranks them: the ranking functions of the engines cost 10 µs for each text
 // with a common word, and PostgreSQL's does not weigh a word by its rarity.
 func (s Memory) Search(ctx context.Context, agent string, tiers []memory.Tier, phrases []string, at int64) ([]memory.Entry, error) {
@@ -286,7 +286,7 @@ var unasked = func() string {
 		`)
 }()
 
-// Unasked implements [memory.Reader].
+// Unasked implements [memory.Store].
 func (s Memory) Unasked(ctx context.Context, agent, session string, at int64) (all []memory.Entry, held []memory.Tier, err error) {
 	rows, err := s.entries(ctx, unasked, agent, session, at)
 	has := map[memory.Tier]bool{}
@@ -311,7 +311,7 @@ func (s Memory) Unasked(ctx context.Context, agent, session string, at int64) (a
 	return all, held, err
 }
 
-// Latest implements [memory.Reader].
+// Latest implements [memory.Store].
 func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.Tier, at int64, limit int) ([]memory.Entry, error) {
 	v, known := views[tier]
 	if !known {
@@ -334,7 +334,7 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 	return s.entries(ctx, listed(tier, v.table+where, args.add(limit))+` order by `+v.order, args...)
 }
 
-// Touch implements [memory.Reader].
+// Touch implements [memory.Store].
 func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 	for chunk := range slices.Chunk(docs, 500) {
 		var args parameters
