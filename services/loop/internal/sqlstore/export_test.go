@@ -4,17 +4,16 @@ import (
 	"context"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // Started implements enginetest.Stores.
 func (s *Store) Started(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) ([]api.AgentChanged, error) {
-	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) ([]api.AgentChanged, error) {
-		changes, _, err := s.started(ctx, tx, cmd, input, tier, at)
-		return changes, err
-	})
+	if err := s.Announced(ctx, cmd, input, tier, at); err != nil {
+		return nil, err
+	}
+	return s.Changes(ctx, cmd)
 }
 
 // History implements enginetest.Stores.

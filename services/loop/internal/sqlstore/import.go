@@ -25,10 +25,6 @@ type Import struct {
 	At      int64 // Unix microseconds
 }
 
-func (in Import) fingerprint() string {
-	return fingerprint(append([]string{strconv.Itoa(in.First)}, in.Lines...)...)
-}
-
 // Import writes the usable lines as turns after those of the session, and stores the
 // lines that were cut, in one transaction. The content is not verified: the inputs have
 // an external principal, also when the creator imports them. Errors: NotFound for an
@@ -39,7 +35,7 @@ func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (api.Imported, error) {
 		out := api.Imported{Session: in.Session, Agent: in.Agent, Run: in.Run, Cut: []api.CutLine{}, At: in.At}
 		if in.Keyed {
-			if err := bindKey(ctx, tx, in.Run, in.fingerprint(), in.At); err != nil {
+			if err := bindKey(ctx, tx, in.Run, fingerprint(append([]string{strconv.Itoa(in.First)}, in.Lines...)...), in.At); err != nil {
 				return out, err
 			}
 		}
@@ -121,10 +117,10 @@ func importAll(ctx context.Context, tx *sqldb.Tx, in Import, r transcript.Repair
 	for i, t := range r.Turns {
 		id := fmt.Sprintf("%s.%d", in.Run, i+1)
 		tx.Queue(ctx, `insert into turns (`+turnColumns+`) values ($1, $2, $3, $4, $5, $6, $7, $8, $9, '', $10, '', 'import', 'stop', 0, 0, 0, '', $11, $12)`,
-			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External, text(t.Text), t.StartedAt, t.EndedAt)
+			id, in.Run, i+1, in.Session, in.Agent, position+int64(i)+1, api.StateRunning, text(t.Input), api.External, text(t.Thinking), t.StartedAt, t.EndedAt)
 		for n, c := range t.Calls {
 			tx.Queue(ctx, `insert into tool_calls (turn_id, idx, provider_id, name, arguments, outcome, result)
-				values ($1, $2, $3, $4, $5, $6, $7)`, id, n, text(c.ID), text(c.Name), text(string(c.Arguments)), api.OutcomeOK, text(c.Result))
+				values ($1, $2, $3, $4, $5, $6, $7)`, id, n, text(c.ID), text(c.Tool), text(string(c.Arguments)), api.OutcomeOK, text(c.Result))
 		}
 	}
 	tx.Queue(ctx, `insert into imports (run, session, answer, imported_at) values ($1, $2, $3, $4)`, in.Run, in.Session, text(texts[3]), in.At)

@@ -57,45 +57,34 @@ func (s *Store) Known(ctx context.Context, cmd api.Run) (engine.Known, error) {
 // the agent is dead, Conflict when the run has ended.
 func (s *Store) Announced(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		changes, written, err := s.started(ctx, tx, cmd, input, tier, at)
-		if err != nil || !written {
+		written, err := s.beginRun(ctx, tx, cmd, input, at)
+		if err != nil {
 			return err
 		}
-		for i := range changes {
-			if err := announce(ctx, tx, &changes[i]); err != nil {
+		was, err := s.lockState(ctx, tx, cmd.Agent)
+		switch {
+		case err != nil:
+			return err
+		case was == api.StateDead:
+			return &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
+		case !written:
+			over, err := isOver(ctx, tx, cmd.Run)
+			if err == nil && over {
+				err = api.Errorf(api.Conflict, "run %s is over", cmd.Run)
+			}
+			return err
+		}
+		made, err := s.moves(ctx, tx, cmd.Agent, was, waking(cmd, was, tier, at))
+		if err != nil {
+			return err
+		}
+		for _, c := range changed(made) {
+			if err := announce(ctx, tx, &c); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-}
-
-// started returns the state changes that a run has made, also those of an earlier call,
-// and whether it was recorded now.
-func (s *Store) started(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, tier api.Tier, at int64) (changes []api.AgentChanged, written bool, err error) {
-	if written, err = s.beginRun(ctx, tx, cmd, input, at); err != nil {
-		return nil, false, err
-	}
-	was, err := s.lockState(ctx, tx, cmd.Agent)
-	if err != nil {
-		return nil, false, err
-	}
-	if was == api.StateDead {
-		return nil, false, &api.Error{Code: api.Denied, Message: "the agent is dead", Next: "fund it: anima agent fund " + cmd.Agent + " 5"}
-	}
-	if written {
-		made, err := s.moves(ctx, tx, cmd.Agent, was, waking(cmd, was, tier, at))
-		return changed(made), true, err
-	}
-	over, err := isOver(ctx, tx, cmd.Run)
-	if err == nil && over {
-		err = api.Errorf(api.Conflict, "run %s is over", cmd.Run)
-	}
-	if err != nil {
-		return nil, false, err
-	}
-	changes, err = s.historyOf(ctx, tx, cmd)
-	return changes, false, err
 }
 
 // waking returns the state changes with which a run begins; none if the agent is awake or

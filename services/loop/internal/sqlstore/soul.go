@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -48,26 +47,15 @@ func (s Memory) SoulsBefore(ctx context.Context, agent string, number int64, lim
 }
 
 // AddSoul implements [soul.Store].
-func (s Memory) AddSoul(ctx context.Context, v soul.Version) (stored soul.Version, err error) {
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		res, err := tx.ExecContext(ctx, `insert into soul_history (agent, version, id, content, content_hash, change_source, change_reason, created_at)
+func (s Memory) AddSoul(ctx context.Context, v soul.Version) (soul.Version, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (soul.Version, error) {
+		tx.Queue(ctx, `insert into soul_history (agent, version, id, content, content_hash, change_source, change_reason, created_at)
 			select $1, n, $3, $4, $5, $6, $7, $8 from (select coalesce(max(version), 0) + 1 as n from soul_history where agent = $1) v
 			where n = $2 on conflict do nothing`,
 			v.Agent, v.Number, v.ID, v.Content, v.Hash, v.Source, text(v.Reason), v.At)
-		if err != nil {
-			return err
-		}
-		if n, _ := res.RowsAffected(); n == 1 {
-			stored = v
-			return nil
-		}
-		stored, err = soulRow(tx.QueryRowContext(ctx, soulColumns+` where agent = $1 and id = $2`, v.Agent, v.ID))
-		if errors.Is(err, sqldb.ErrNotFound) {
-			return api.Errorf(api.Conflict, "version %d of the soul of %s is not the next one", v.Number, v.Agent)
-		}
-		return err
+		stored, err := soulRow(tx.QueryRowContext(ctx, soulColumns+` where agent = $1 and id = $2`, v.Agent, v.ID))
+		return stored, missing(err, api.Errorf(api.Conflict, "version %d of the soul of %s is not the next one", v.Number, v.Agent))
 	})
-	return stored, err
 }
 
 // Deeds implements [soul.Store].
@@ -109,4 +97,27 @@ func distinct(lists []string, n int) ([]string, error) {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	return all[:min(len(all), n)], nil
+}
+
+// ownGenesis selects the genesis prompt that agent a has set for itself. It selects none
+// if the creator has applied another definition since.
+const ownGenesis = `select g.prompt from genesis_prompts g where g.agent = a.id and g.version = a.version order by g.number desc limit 1`
+
+// SetGenesis replaces an agent's genesis prompt and stores the previous one with it. It
+// is idempotent by key. Errors: NotFound.
+func (s *Store) SetGenesis(ctx context.Context, agent, prompt, reason, key string, at int64) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		// The lock on the agent's row makes the numbers consecutive.
+		if err := s.lockAgent(ctx, tx, agent); err != nil {
+			return err
+		}
+		a, err := s.definition(ctx, tx, agent)
+		if err != nil {
+			return err
+		}
+		tx.Queue(ctx, `insert into genesis_prompts (agent, number, version, prompt, previous, reason, call_key, created_at)
+			select id, (select coalesce(max(number), 0) + 1 from genesis_prompts where agent = $1), version, $2, $3, $4, $5, $6 from agents where id = $1
+			on conflict (agent, call_key) do nothing`, agent, text(prompt), text(a.Genesis), text(reason), key, at)
+		return nil
+	})
 }

@@ -19,23 +19,6 @@ import (
 // has at most ten; the store has room for a thousand lines.
 const MaxCalls = 100
 
-// Turn is an input, the answer and its tool calls. Input may be empty, or Text and Calls,
-// but not all of them.
-type Turn struct {
-	Input     string
-	Text      string
-	Calls     []Call
-	StartedAt int64 // Unix microseconds
-	EndedAt   int64
-}
-
-// Call is a tool call with its result.
-type Call struct {
-	ID, Name  string
-	Arguments json.RawMessage
-	Result    string
-}
-
 // Cut is a line that is in no turn, or that has a call which is in no turn.
 type Cut struct {
 	Line   int // number of the line
@@ -45,7 +28,9 @@ type Cut struct {
 
 // Repaired is the result of [Repair].
 type Repaired struct {
-	Turns []Turn
+	// Turns have Input, Thinking, Calls, StartedAt and EndedAt only. Input may be empty, or
+	// Thinking and Calls, but not all of them. Calls have ID, Tool, Arguments and Result.
+	Turns []api.Turn
 	Kept  int // number of lines in the turns, whole or in part
 	Users int // number of them with role user
 	Cuts  []Cut
@@ -89,7 +74,7 @@ type repair struct {
 
 // open is a turn to which lines may be added.
 type open struct {
-	Turn
+	api.Turn
 	users    int
 	tools    int
 	answered []bool // for each call whether it has a result
@@ -137,12 +122,12 @@ func (r *repair) user(l line, at int64) string {
 		return "the message is empty"
 	}
 	r.close()
-	r.open = &open{Turn: Turn{Input: l.Content, StartedAt: at, EndedAt: at}, users: 1}
+	r.open = &open{Turn: api.Turn{Input: l.Content, StartedAt: at, EndedAt: at}, users: 1}
 	return ""
 }
 
 func (r *repair) assistant(l line, at int64) string {
-	var calls []Call
+	var calls []api.CallState
 	for i, c := range l.ToolCalls {
 		switch {
 		case i >= MaxCalls:
@@ -154,7 +139,7 @@ func (r *repair) assistant(l line, at int64) string {
 		case !json.Valid([]byte(c.Arguments)):
 			r.cut(fmt.Sprintf("the arguments of call %.40q are not JSON", c.ID))
 		default:
-			calls = append(calls, Call{ID: c.ID, Name: c.Name, Arguments: json.RawMessage(c.Arguments)})
+			calls = append(calls, api.CallState{ID: c.ID, Tool: c.Name, Arguments: json.RawMessage(c.Arguments)})
 		}
 	}
 	if l.Content == "" && len(calls) == 0 {
@@ -162,10 +147,10 @@ func (r *repair) assistant(l line, at int64) string {
 	}
 	if r.open == nil || r.open.number != 0 {
 		r.close()
-		r.open = &open{Turn: Turn{StartedAt: at}}
+		r.open = &open{Turn: api.Turn{StartedAt: at}}
 	}
 	o := r.open
-	o.Text, o.Calls, o.EndedAt = l.Content, calls, at
+	o.Thinking, o.Calls, o.EndedAt = l.Content, calls, at
 	o.answered, o.number, o.text = make([]bool, len(calls)), r.number, r.text
 	return ""
 }
@@ -203,17 +188,17 @@ func (r *repair) close() {
 	if o == nil {
 		return
 	}
-	var calls []Call
+	var calls []api.CallState
 	for i, c := range o.Calls {
 		if o.answered[i] {
 			calls = append(calls, c)
 			continue
 		}
-		r.out.Cuts = append(r.out.Cuts, Cut{Line: o.number, Reason: fmt.Sprintf("call %.40q of %.40s has no result", c.ID, c.Name), Text: o.text})
+		r.out.Cuts = append(r.out.Cuts, Cut{Line: o.number, Reason: fmt.Sprintf("call %.40q of %.40s has no result", c.ID, c.Tool), Text: o.text})
 	}
 	o.Calls = calls
 	answer := 0
-	if o.Text != "" || len(calls) > 0 {
+	if o.Thinking != "" || len(calls) > 0 {
 		answer = 1
 	}
 	if o.users+answer == 0 {

@@ -50,15 +50,15 @@ func TestRepairKeepsWhatIsWhole(t *testing.T) {
 		said("assistant", "Three.", 8) + " \r",
 	}, 1, at(1))
 	want := transcript.Repaired{
-		Turns: []transcript.Turn{
-			{Input: "count", Text: "I count.", Calls: []transcript.Call{
-				{ID: "c0", Name: "exec", Arguments: json.RawMessage(`{"command":"wc"}`), Result: "7"},
-				{ID: "c0", Name: "look", Arguments: json.RawMessage(`{}`)},
+		Turns: []api.Turn{
+			{Input: "count", Thinking: "I count.", Calls: []api.CallState{
+				{ID: "c0", Tool: "exec", Arguments: json.RawMessage(`{"command":"wc"}`), Result: "7"},
+				{ID: "c0", Tool: "look", Arguments: json.RawMessage(`{}`)},
 			}, StartedAt: at(1), EndedAt: at(3)},
-			{Calls: []transcript.Call{{ID: "c1", Name: "look", Arguments: json.RawMessage(`{}`), Result: "seen"}}, StartedAt: at(4), EndedAt: at(5)},
-			{Text: "Seven.", StartedAt: at(6), EndedAt: at(6)},
+			{Calls: []api.CallState{{ID: "c1", Tool: "look", Arguments: json.RawMessage(`{}`), Result: "seen"}}, StartedAt: at(4), EndedAt: at(5)},
+			{Thinking: "Seven.", StartedAt: at(6), EndedAt: at(6)},
 			{Input: "one", StartedAt: at(7), EndedAt: at(7)},
-			{Input: "two", Text: "Three.", StartedAt: at(7), EndedAt: at(8)},
+			{Input: "two", Thinking: "Three.", StartedAt: at(7), EndedAt: at(8)},
 		},
 		Kept: 10, Users: 3,
 	}
@@ -116,7 +116,7 @@ func TestRepairCuts(t *testing.T) {
 }
 
 // written returns turns in the form in which they are exported.
-func written(t testing.TB, turns []transcript.Turn) []string {
+func written(t testing.TB, turns []api.Turn) []string {
 	t.Helper()
 	var out []string
 	add := func(l api.TranscriptLine, at int64) {
@@ -131,12 +131,12 @@ func written(t testing.TB, turns []transcript.Turn) []string {
 		if turn.Input != "" {
 			add(api.TranscriptLine{Role: "user", Content: turn.Input}, turn.StartedAt)
 		}
-		if turn.Text == "" && len(turn.Calls) == 0 {
+		if turn.Thinking == "" && len(turn.Calls) == 0 {
 			continue
 		}
-		m := api.TranscriptLine{Role: "assistant", Content: turn.Text}
+		m := api.TranscriptLine{Role: "assistant", Content: turn.Thinking}
 		for _, c := range turn.Calls {
-			m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Name, Arguments: string(c.Arguments)})
+			m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Tool, Arguments: string(c.Arguments)})
 		}
 		add(m, turn.EndedAt)
 		for _, c := range turn.Calls {
