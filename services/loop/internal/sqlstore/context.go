@@ -64,8 +64,8 @@ func (s *Store) reported(ctx context.Context, session string, before int64) ([]e
 		err := r.Scan(&v.Model, &v.Counted, &v.Reported)
 		return v, err
 	}, `select t.model, coalesce(p.counted, t.counted), t.input_tokens from turns t left join prompts p on p.turn_id = t.id
-		where t.session = $1 and t.input_tokens > 0 and t.Position < $2 and (t.reference <> '' or p.turn_id is not null)
-		order by t.Position desc limit 20`, session, before)
+		where t.session = $1 and t.input_tokens > 0 and t.position < $2 and (t.reference <> '' or p.turn_id is not null)
+		order by t.position desc limit 20`, session, before)
 	slices.Reverse(all)
 	return all, err
 }

@@ -125,6 +125,14 @@ func (s *Store) follow(ctx context.Context, tx *sqldb.Tx, e goal.Effects, at int
 	return nil
 }
 
+// Columns of the rows of a goal, as they are written and read.
+const (
+	planColumns = `goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at`
+	taskColumns = `goal_id, id, version, number, parent_id, title, description, status, assigned_to, agent_role, priority, dependencies,
+		estimated_cost, timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error, created_at, started_at, completed_at`
+	attemptColumns = `goal_id, run, task_id, number, cost, started_at, ended_at, stopped_at`
+)
+
 // writeGoal writes the rows that differ between before and after.
 func writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) error {
 	g := after.Goal
@@ -139,8 +147,7 @@ func writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) erro
 		if err != nil {
 			return err
 		}
-		tx.Queue(ctx, `insert into plans (goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (goal_id, version) do update set
+		tx.Queue(ctx, `insert into plans (`+planColumns+`) values ($1, $2, $3, $4, $5, $6, $7, $8, $9) on conflict (goal_id, version) do update set
 			status = excluded.status, decision = excluded.decision, feedback = excluded.feedback`,
 			g.ID, p.Version, p.Status, p.Source, text(string(draft)), p.Cost, p.Decision, text(p.Feedback), p.At)
 	}
@@ -156,10 +163,9 @@ func writeGoal(ctx context.Context, tx *sqldb.Tx, before, after goal.State) erro
 		if i < len(before.Attempts) && before.Attempts[i] == a {
 			continue
 		}
-		tx.Queue(ctx, `insert into task_attempts (run, goal_id, task_id, number, cost, started_at, ended_at, stopped_at)
-			values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (run) do update set
+		tx.Queue(ctx, `insert into task_attempts (`+attemptColumns+`) values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (run) do update set
 			cost = excluded.cost, ended_at = excluded.ended_at, stopped_at = excluded.stopped_at`,
-			a.Run, g.ID, a.Task, a.Number, a.Cost, a.StartedAt, a.EndedAt, a.StoppedAt)
+			g.ID, a.Run, a.Task, a.Number, a.Cost, a.StartedAt, a.EndedAt, a.StoppedAt)
 	}
 	return nil
 }
@@ -169,14 +175,11 @@ func writeTask(ctx context.Context, tx *sqldb.Tx, goalID string, t goal.Task) er
 	if err != nil {
 		return err
 	}
-	tx.Queue(ctx, `insert into task_graph (id, goal_id, version, number, parent_id, title, description, status, assigned_to, agent_role,
-			priority, dependencies, estimated_cost, timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error,
-			created_at, started_at, completed_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)
+	tx.Queue(ctx, `insert into task_graph (`+taskColumns+`) values `+rows(1, 25)+`
 		on conflict (id) do update set status = excluded.status, retry_count = excluded.retry_count, attempt = excluded.attempt,
 			lease = excluded.lease, deadline = excluded.deadline, result = excluded.result, artifacts = excluded.artifacts, error = excluded.error,
 			started_at = excluded.started_at, completed_at = excluded.completed_at`,
-		t.ID, goalID, t.Version, t.Number, t.Parent, text(t.Title), text(t.Description), t.Status, t.Assignee, text(t.Role),
+		goalID, t.ID, t.Version, t.Number, t.Parent, text(t.Title), text(t.Description), t.Status, t.Assignee, text(t.Role),
 		t.Priority, string(dependencies), t.Estimate, t.TimeoutMS, t.MaxRetries, t.Retries, t.Attempt, t.Lease, t.Deadline,
 		text(t.Result), text(t.Artifacts), text(t.Error), t.CreatedAt, t.StartedAt, t.EndedAt)
 	return nil
@@ -203,13 +206,11 @@ func (s *Store) goals(ctx context.Context, q sqldb.Querier, where string, args .
 		at[all[i].ID] = &all[i]
 	}
 	return all, errors.Join(
-		eachOf(ctx, q, at, `goal_id, version, status, source, draft, estimated_cost, decision, feedback, created_at from plans`+in+`version`, ids,
+		eachOf(ctx, q, at, planColumns+` from plans`+in+`version`, ids,
 			func(p *goal.Plan) []any {
 				return []any{&p.Version, &p.Status, &p.Source, sqldb.JSON(&p.Draft), &p.Cost, &p.Decision, &p.Feedback, &p.At}
 			}, func(g *goal.State, p goal.Plan) { g.Plans = append(g.Plans, p) }),
-		eachOf(ctx, q, at, `goal_id, id, version, number, parent_id, title, description, status, assigned_to, agent_role, priority, dependencies,
-			estimated_cost, timeout_ms, max_retries, retry_count, attempt, lease, deadline, result, artifacts, error, created_at, started_at, completed_at
-			from task_graph`+in+`version, number`, ids,
+		eachOf(ctx, q, at, taskColumns+` from task_graph`+in+`version, number`, ids,
 			func(t *goal.Task) []any {
 				return []any{
 					&t.ID, &t.Version, &t.Number, &t.Parent, &t.Title, &t.Description, &t.Status, &t.Assignee, &t.Role, &t.Priority, sqldb.JSON(&t.Dependencies),
@@ -222,7 +223,7 @@ func (s *Store) goals(ctx context.Context, q sqldb.Querier, where string, args .
 				}
 				g.Tasks = append(g.Tasks, t)
 			}),
-		eachOf(ctx, q, at, `goal_id, run, task_id, number, cost, started_at, ended_at, stopped_at from task_attempts`+in+`started_at, run`, ids,
+		eachOf(ctx, q, at, attemptColumns+` from task_attempts`+in+`started_at, run`, ids,
 			func(a *goal.Attempt) []any {
 				return []any{&a.Run, &a.Task, &a.Number, &a.Cost, &a.StartedAt, &a.EndedAt, &a.StoppedAt}
 			}, func(g *goal.State, a goal.Attempt) { g.Attempts = append(g.Attempts, a) }))

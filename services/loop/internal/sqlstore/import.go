@@ -87,7 +87,8 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 	if terminated != 0 {
 		return 0, 0, nil, &api.Error{Code: api.Conflict, Reason: api.ReasonTerminated, Message: "session " + in.Session + " is terminated", Next: "import into a new session"}
 	}
-	own, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from runs where session = $1 and id not in (select run from imports where session = $1))`, in.Session)
+	own, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from runs where session = $1
+		and id not in (select run from imports where session = $1))`, in.Session)
 	if err != nil {
 		return 0, 0, nil, err
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/soul"
 )
 
-const soulColumns = `select agent, version, id, content, content_hash, change_source, change_reason, created_at from soul_history`
+const soulColumns = `agent, version, id, content, content_hash, change_source, change_reason, created_at`
 
 func soulRow(r sqldb.Scanner) (v soul.Version, err error) {
 	err = r.Scan(&v.Agent, &v.Number, &v.ID, &v.Content, &v.Hash, &v.Source, &v.Reason, &v.At)
@@ -25,7 +25,7 @@ func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Vers
 	return s.SoulsBefore(ctx, agent, 0, limit)
 }
 
-// revisions returns the columns of [turn.Revisions] for the agent that an SQL expression
+// revisions returns the columns of [engine.Revisions] for the agent that an SQL expression
 // names: the hash of the latest soul, and the active goal with the number of its last
 // change. An agent has at most one active goal.
 func revisions(agent string) string {
@@ -43,17 +43,18 @@ func (s Memory) Revisions(ctx context.Context, agent string) (engine.Revisions, 
 // SoulsBefore returns at most limit versions with numbers less than number, the latest
 // first; 0 is no bound.
 func (s Memory) SoulsBefore(ctx context.Context, agent string, number int64, limit int) ([]soul.Version, error) {
-	return sqldb.All(ctx, s.db, soulRow, soulColumns+` where agent = $1 and (version < $2 or $2 = 0) order by version desc limit $3`, agent, number, limit)
+	return sqldb.All(ctx, s.db, soulRow, `select `+soulColumns+` from soul_history
+		where agent = $1 and (version < $2 or $2 = 0) order by version desc limit $3`, agent, number, limit)
 }
 
 // AddSoul implements [soul.Store].
 func (s Memory) AddSoul(ctx context.Context, v soul.Version) (soul.Version, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (soul.Version, error) {
-		tx.Queue(ctx, `insert into soul_history (agent, version, id, content, content_hash, change_source, change_reason, created_at)
+		tx.Queue(ctx, `insert into soul_history (`+soulColumns+`)
 			select $1, n, $3, $4, $5, $6, $7, $8 from (select coalesce(max(version), 0) + 1 as n from soul_history where agent = $1) v
 			where n = $2 on conflict do nothing`,
 			v.Agent, v.Number, v.ID, v.Content, v.Hash, v.Source, text(v.Reason), v.At)
-		stored, err := soulRow(tx.QueryRowContext(ctx, soulColumns+` where agent = $1 and id = $2`, v.Agent, v.ID))
+		stored, err := soulRow(tx.QueryRowContext(ctx, `select `+soulColumns+` from soul_history where agent = $1 and id = $2`, v.Agent, v.ID))
 		return stored, missing(err, api.Errorf(api.Conflict, "version %d of the soul of %s is not the next one", v.Number, v.Agent))
 	})
 }

@@ -1,7 +1,7 @@
 // Package sqlstore stores loop's agents, sessions, runs, turns, memories and goals in
 // SQL, with the same statements on SQLite and PostgreSQL wherever the engines allow it.
 // It must not decide anything about a run: package engine decides what the end of a run
-// means for its agent, and packages life, memory and goal hold the rules that the store
+// means for its agent, and packages lifecycle, memory and goal hold the rules that the store
 // applies.
 package sqlstore
 
@@ -31,7 +31,7 @@ var files embed.FS
 // Migrations returns the migrations of the store, including those of the outbox.
 func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
-// Store implements the stores of packages turn, goal and, by [Memory], memory and soul.
+// Store implements the stores of packages engine, goal and, by [Memory], memory and soul.
 // It is safe for concurrent use.
 type Store struct {
 	db         *sqldb.DB
