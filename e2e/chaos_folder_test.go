@@ -177,7 +177,7 @@ func (f *chaosFolder) start(ctx context.Context) (*chaosLife, error) {
 
 func (f *chaosFolder) connect(l *chaosLife) error {
 	at := endpoint(f.t, f.dir)
-	conn, err := bus.Dial(bus.Dialing{URL: at.NATS, Token: token, Name: "chaos"})
+	conn, err := bus.Dial(bus.DialOptions{URL: at.NATS, Token: token, Name: "chaos"})
 	if err != nil {
 		return err
 	}

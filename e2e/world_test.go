@@ -132,7 +132,7 @@ func manyProcesses(t testing.TB, env map[string]string) *world {
 
 func connect(t testing.TB, url string) *bus.Bus {
 	t.Helper()
-	nc, err := bus.Dial(bus.Dialing{URL: url, Token: token, Name: "e2e", Wait: true, Log: apptest.Log(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: url, Token: token, Name: "e2e", Wait: true, Log: apptest.Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

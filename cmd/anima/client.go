@@ -76,7 +76,7 @@ func (a *app) urlNamed() bool { return a.cli.NATS != "" || a.env("ANIMA_NATS_URL
 // dialing returns how to reach the anima that the command talks to: the one of a URL or a
 // context, or the one that runs on the data folder. named reports that a URL or context
 // was given; it is true also when contexts cannot be read.
-func (a *app) dialing() (d bus.Dialing, named bool, err error) {
+func (a *app) dialing() (d bus.DialOptions, named bool, err error) {
 	var c clientConfig
 	if err := config.Load("", &c, a.Lookup); err != nil {
 		return d, false, failure(api.Invalid, err.Error(), "")
@@ -100,7 +100,7 @@ func (a *app) dialing() (d bus.Dialing, named bool, err error) {
 	if to.Creds != "" {
 		err = config.CheckSecretFile(to.Creds)
 	}
-	d = bus.Dialing{URL: to.URL, Token: to.Token, Creds: to.Creds, NKey: to.NKey, CA: to.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
+	d = bus.DialOptions{URL: to.URL, Token: to.Token, Creds: to.Creds, NKey: to.NKey, CA: to.CA, Name: bus.Operator, Log: slog.New(slog.DiscardHandler)}
 	return d, named, err
 }
 

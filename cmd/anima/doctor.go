@@ -133,7 +133,7 @@ func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error
 		return nil
 	}
 	defer server.Shutdown()
-	conn, err := bus.Dial(bus.Dialing{InProcess: server.InProcess(), Name: bus.Operator})
+	conn, err := bus.Dial(bus.DialOptions{InProcess: server.InProcess(), Name: bus.Operator})
 	if err != nil {
 		return err
 	}

@@ -171,7 +171,7 @@ func TestLostSchemas(t *testing.T) {
 func TestMarkBehind(t *testing.T) {
 	t.Parallel()
 	u := newMachine(t).up()
-	conn, err := bus.Dial(bus.Dialing{URL: u.NATS, Token: u.token, Name: "test"})
+	conn, err := bus.Dial(bus.DialOptions{URL: u.NATS, Token: u.token, Name: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

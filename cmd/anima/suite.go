@@ -92,7 +92,7 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if err != nil {
 		return nil, err
 	}
-	if s.conn, err = bus.Dial(bus.Dialing{InProcess: s.server.InProcess(), Token: token, Name: "anima", Log: s.log}); err != nil {
+	if s.conn, err = bus.Dial(bus.DialOptions{InProcess: s.server.InProcess(), Token: token, Name: "anima", Log: s.log}); err != nil {
 		return nil, err
 	}
 	s.bus, err = bus.New(s.conn, bus.Options{Service: "anima-up", Log: s.log})

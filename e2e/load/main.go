@@ -73,7 +73,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	l.log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-	conn, err := bus.Dial(bus.Dialing{URL: s.URL, Token: s.Token.Reveal(), NKey: s.NKey.Reveal(), CA: s.CA, Name: bus.Operator, Wait: true, Log: l.log})
+	conn, err := bus.Dial(bus.DialOptions{URL: s.URL, Token: s.Token.Reveal(), NKey: s.NKey.Reveal(), CA: s.CA, Name: bus.Operator, Wait: true, Log: l.log})
 	if err != nil {
 		return err
 	}

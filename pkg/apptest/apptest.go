@@ -220,7 +220,7 @@ func Dial(t testing.TB, s *embednats.Server) *bus.Conn {
 
 func dial(t testing.TB, p nats.InProcessConnProvider) *bus.Conn {
 	t.Helper()
-	nc, err := bus.Dial(bus.Dialing{InProcess: p, Name: t.Name(), Log: Log(t)})
+	nc, err := bus.Dial(bus.DialOptions{InProcess: p, Name: t.Name(), Log: Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func hanging(patience time.Duration, hang func(context.Context) error) (bus.Rout
 			return hang(ctx)
 		}
 		return nil
-	}, bus.Consuming{Workers: 4, AckWait: 600 * time.Millisecond, MaxDeliver: -1, InOrder: true, Patience: patience}), got
+	}, bus.ConsumerOptions{Workers: 4, AckWait: 600 * time.Millisecond, MaxDeliver: -1, InOrder: true, StallTimeout: patience}), got
 }
 
 // TestHandlerHangs checks that a handler without progress is cancelled and its message
@@ -99,7 +99,7 @@ func TestHandlerHangs(t *testing.T) {
 	b, _ := one(t)
 	ended := make(chan error, 1)
 	route, got := hanging(300*time.Millisecond, func(ctx context.Context) error {
-		bus.Working(ctx)
+		bus.InProgress(ctx)
 		<-ctx.Done()
 		ended <- context.Cause(ctx)
 		return context.Cause(ctx)
@@ -207,7 +207,7 @@ func TestMaxPause(t *testing.T) {
 			return errors.New("a bug")
 		}
 		return nil
-	}, bus.Consuming{MaxDeliver: -1, MaxPause: 20 * time.Millisecond}))
+	}, bus.ConsumerOptions{MaxDeliver: -1, MaxPause: 20 * time.Millisecond}))
 	enqueue(t, b, "s", "r")
 	for want := 1; want <= 12; want++ {
 		if n := wait(t, again, "the message"); n != want {

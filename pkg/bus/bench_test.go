@@ -22,7 +22,7 @@ import (
 var links = map[string]func(b *testing.B, s *server.Server) *bus.Conn{
 	"embedded": func(b *testing.B, s *server.Server) *bus.Conn { return connect(b, s) },
 	"loopback": func(b *testing.B, s *server.Server) *bus.Conn {
-		nc, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Name: b.Name(), Log: slog.New(slog.DiscardHandler)})
+		nc, err := bus.Dial(bus.DialOptions{URL: s.ClientURL(), Name: b.Name(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func BenchmarkHandle(b *testing.B) {
 		serve(b, newBus(b, sc, bus.Options{}), patience, bus.On(func(context.Context, api.Run) error {
 			done <- struct{}{}
 			return nil
-		}, bus.Consuming{Workers: 16, InOrder: true}))
+		}, bus.ConsumerOptions{Workers: 16, InOrder: true}))
 		ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 		defer cancel()
 		b.ReportAllocs()

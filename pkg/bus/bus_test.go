@@ -59,7 +59,7 @@ func TestEnsureManyTimesAtOnce(t *testing.T) {
 func TestEnsureWaitsForTheServer(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
-	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Wait: true, Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Wait: true, Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,17 +85,17 @@ func TestEnsureWaitsForTheServer(t *testing.T) {
 func TestDialSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, credentials := range []string{"me:secret", "secret", "me:a,secret", "me:a/secret", "me:%secret", "me:secret@a"} {
-		_, err := bus.Dial(bus.Dialing{URL: "nats://" + credentials + "@127.0.0.1:1", Log: logger(t)})
+		_, err := bus.Dial(bus.DialOptions{URL: "nats://" + credentials + "@127.0.0.1:1", Log: logger(t)})
 		if err == nil || !strings.Contains(err.Error(), "ANIMA_NATS_URL") || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: got %v, want the variable to set and no secret", credentials, err)
 		}
 	}
 	s := startServer(t, listen, func(o *server.Options) { o.Authorization = "right" })
-	_, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "wrong", Log: logger(t)})
+	_, err := bus.Dial(bus.DialOptions{URL: s.ClientURL(), Token: "wrong", Log: logger(t)})
 	if err == nil || !strings.Contains(err.Error(), "token") || strings.Contains(err.Error(), "wrong") {
 		t.Errorf("got %v, want a hint at the token and not the token", err)
 	}
-	nc, err := bus.Dial(bus.Dialing{URL: s.ClientURL(), Token: "right", Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: s.ClientURL(), Token: "right", Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +300,7 @@ func TestPublishOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestPublishGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ import (
 	"github.com/anima-run/anima/pkg/wait"
 )
 
-// Dialing holds the options of [Dial].
-type Dialing struct {
+// DialOptions holds the options of [Dial].
+type DialOptions struct {
 	URL       string // nats://host:port or tls://host:port, several separated by commas; ignored with InProcess
 	InProcess nats.InProcessConnProvider
 	Token     string // "" where the server requires none
@@ -47,7 +47,7 @@ const moveTime = 25 * time.Second
 // old connection is closed after its last use has ended. After a server crash the nats.go
 // library reconnects. A Conn is safe for concurrent use.
 type Conn struct {
-	d    Dialing
+	d    DialOptions
 	ctx  context.Context //nolint:containedctx // until Close
 	stop context.CancelFunc
 
@@ -77,7 +77,7 @@ type connection struct {
 // Dial connects to NATS. With Wait it returns at once and connects in the background, so
 // that services and servers may start in any order. Without Wait, a server that cannot be
 // reached is an error.
-func Dial(d Dialing) (*Conn, error) {
+func Dial(d DialOptions) (*Conn, error) {
 	if d.Log == nil {
 		d.Log = slog.New(slog.DiscardHandler)
 	}

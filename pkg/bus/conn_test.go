@@ -23,7 +23,7 @@ func on(t *testing.T, s *server.Server, all []*server.Server) *bus.Conn {
 		urls = append(urls, o.ClientURL())
 	}
 	for {
-		c, err := bus.Dial(bus.Dialing{URL: strings.Join(urls, ","), Name: t.Name(), Log: logger(t)})
+		c, err := bus.Dial(bus.DialOptions{URL: strings.Join(urls, ","), Name: t.Name(), Log: logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +72,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 			}
 			<-time.After(20 * time.Millisecond) // simulated work
 			return nil
-		}, bus.Consuming{Workers: 4}))
+		}, bus.ConsumerOptions{Workers: 4}))
 
 	var lasting sync.WaitGroup
 	until, stop := context.WithCancel(ctx)

@@ -14,17 +14,16 @@ import (
 	"github.com/anima-run/anima/pkg/wait"
 )
 
-// Consuming holds the options of [On]. The zero value suits projections: one message at a
+// ConsumerOptions holds the options of [On]. The zero value suits projections: one message at a
 // time, in order.
-type Consuming struct {
-	Workers    int           // messages handled at the same time in this process; 0 means 1
-	AckWait    time.Duration // a message without acknowledgement or progress for this long is redelivered to any replica; 0 means 30 s
-	MaxDeliver int           // deliveries after which a failing message is terminated; 0 means 10, -1 means never
-	InOrder    bool          // messages of one key are handled one after the other in this process
-	NoSpan     bool          // the handler starts its own root span; see [MetaOf]
-	FromNow    bool          // a new durable starts with the next message instead of the first stored one
-	MaxPause   time.Duration // longest delay before a failed message is redelivered; 0 means 30 s
-	Patience   time.Duration // a handler without progress for this long is cancelled, see [Working]; 0 means never
+type ConsumerOptions struct {
+	Workers      int           // messages handled at the same time in this process; 0 means 1
+	AckWait      time.Duration // a message without acknowledgement or progress for this long is redelivered to any replica; 0 means 30 s
+	MaxDeliver   int           // deliveries after which a failing message is terminated; 0 means 10, -1 means never
+	InOrder      bool          // messages of one key are handled one after the other in this process
+	NoSpan       bool          // the handler starts its own root span; see [MetaOf]
+	MaxPause     time.Duration // longest delay before a failed message is redelivered; 0 means 30 s
+	StallTimeout time.Duration // a handler without progress for this long is cancelled, see [InProgress]; 0 means never
 }
 
 // Meta describes the delivery of a message to its handler.
@@ -53,8 +52,8 @@ func MetaOf(ctx context.Context) Meta {
 //
 // A redelivered message may come after later ones: a handler that needs strict order
 // after failures must check the order, as projections do by sequence.
-func On[M api.Message](handle func(context.Context, M) error, how ...Consuming) Route {
-	var c Consuming
+func On[M api.Message](handle func(context.Context, M) error, how ...ConsumerOptions) Route {
+	var c ConsumerOptions
 	if len(how) > 0 {
 		c = how[0]
 	}

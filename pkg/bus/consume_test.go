@@ -73,7 +73,7 @@ func TestOnSettles(t *testing.T) {
 					return c.first
 				}
 				return nil
-			}, bus.Consuming{MaxDeliver: c.max}))
+			}, bus.ConsumerOptions{MaxDeliver: c.max}))
 			enqueue(t, b, "s", "r")
 			var all []delivery
 			for n := range c.want {
@@ -110,7 +110,7 @@ func TestOnGivesUpAfterMaxDeliver(t *testing.T) {
 	serve(t, b, patience, bus.On(func(context.Context, api.Run) error {
 		seen.Add(1)
 		return &api.Error{Code: api.Internal, Message: "again and again", RetryAfter: 1}
-	}, bus.Consuming{MaxDeliver: 3}))
+	}, bus.ConsumerOptions{MaxDeliver: 3}))
 	enqueue(t, b, "s", "r")
 	wait(t, advisory, "the end of the message")
 	if seen.Load() != 3 {
@@ -154,7 +154,7 @@ func TestOnKeepsForeignTextToItself(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	advisory := advisories(t, s)
-	serve(t, b, patience, bus.On(func(context.Context, api.Run) error { panic("password hunter2") }, bus.Consuming{MaxDeliver: 1}))
+	serve(t, b, patience, bus.On(func(context.Context, api.Run) error { panic("password hunter2") }, bus.ConsumerOptions{MaxDeliver: 1}))
 	enqueue(t, b, "s", "r")
 	if got := wait(t, advisory, "the end of the message"); strings.Contains(got, "hunter2") {
 		t.Errorf("the advisory tells %s", got)
@@ -247,7 +247,7 @@ func TestInOrderPerKey(t *testing.T) {
 		mu.Unlock()
 		done <- struct{}{}
 		return nil
-	}, bus.Consuming{Workers: keys, InOrder: true}))
+	}, bus.ConsumerOptions{Workers: keys, InOrder: true}))
 	for range keys * each {
 		wait(t, done, "a message")
 	}
@@ -285,7 +285,7 @@ func TestAFullKeyLeavesWorkersToOthers(t *testing.T) {
 		}
 		done <- r.Session
 		return nil
-	}, bus.Consuming{Workers: 2, InOrder: true}))
+	}, bus.ConsumerOptions{Workers: 2, InOrder: true}))
 	for n := range api.QueueDepth {
 		enqueue(t, b, "slow", fmt.Sprint(n))
 	}
@@ -301,7 +301,7 @@ func TestAFullKeyLeavesWorkersToOthers(t *testing.T) {
 // being handled and those queued behind them.
 func TestLongWorkIsKept(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string]bus.Consuming{
+	for name, how := range map[string]bus.ConsumerOptions{
 		"one at a time": {},
 		"by key":        {Workers: 4, InOrder: true},
 		"in parallel":   {Workers: 4},
@@ -352,7 +352,7 @@ func TestLongWorkIsKept(t *testing.T) {
 func TestAnotherReplicaTakesOverFromADeadOne(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	how := bus.Consuming{AckWait: 300 * time.Millisecond}
+	how := bus.ConsumerOptions{AckWait: 300 * time.Millisecond}
 	ncA := connect(t, s)
 	a := newBus(t, ncA, bus.Options{})
 	began, over := make(chan struct{}), make(chan struct{})
@@ -382,7 +382,7 @@ func TestAnotherReplicaTakesOverFromADeadOne(t *testing.T) {
 // once instead of after AckWait.
 func TestStoppingHandsBackAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, how := range map[string]bus.Consuming{
+	for name, how := range map[string]bus.ConsumerOptions{
 		"one at a time": {},
 		"by key":        {Workers: 2, InOrder: true},
 		"in parallel":   {Workers: 2},
@@ -483,7 +483,7 @@ func TestDrainTimeCancelsAndHandsBack(t *testing.T) {
 	b, s := one(t)
 	began := make(chan struct{})
 	// MaxDeliver 1: an interrupted delivery is not a failure.
-	how := bus.Consuming{MaxDeliver: 1}
+	how := bus.ConsumerOptions{MaxDeliver: 1}
 	serving := serve(t, b, time.Millisecond, bus.On(func(ctx context.Context, _ api.Run) error {
 		close(began)
 		<-ctx.Done()
@@ -510,7 +510,7 @@ func TestPoisonIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	advisory := advisories(t, s)
-	how := bus.Consuming{MaxDeliver: 2}
+	how := bus.ConsumerOptions{MaxDeliver: 2}
 	makesDurable := serve(t, b, patience, bus.On(func(context.Context, api.Run) error { return nil }, how))
 	if err := makesDurable.stop(); err != nil {
 		t.Fatal(err)
@@ -560,7 +560,7 @@ func TestOnOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -575,19 +575,6 @@ func TestOnOutlivesARestart(t *testing.T) {
 	enqueue(t, b, "s", "2")
 	if r := wait(t, got, "the message after the restart"); r != "2" {
 		t.Errorf("handled %q, want 2", r)
-	}
-}
-
-func TestFromNow(t *testing.T) {
-	t.Parallel()
-	b, _ := one(t)
-	publish(t, b, changed("lucky", 1))
-	got := make(chan int64, 3)
-	handle := func(_ context.Context, m api.AgentChanged) error { got <- m.Seq; return nil }
-	serve(t, b, patience, bus.On(handle, bus.Consuming{FromNow: true}))
-	publish(t, b, changed("lucky", 2))
-	if seq := wait(t, got, "a message"); seq != 2 {
-		t.Errorf("got %d, want 2: 1 was there before the durable", seq)
 	}
 }
 
@@ -650,7 +637,7 @@ func TestATaskThatFailsTakesTheServiceDown(t *testing.T) {
 func TestTheConsumerIsAsAsked(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	serve(t, b, patience, bus.On(func(context.Context, api.Run) error { return nil }, bus.Consuming{Workers: 2000, AckWait: time.Minute}))
+	serve(t, b, patience, bus.On(func(context.Context, api.Run) error { return nil }, bus.ConsumerOptions{Workers: 2000, AckWait: time.Minute}))
 	c, err := raw(t, s).Consumer(testContext(t), "LOOP_CMD", "loop-run")
 	if err != nil {
 		t.Fatal(err)

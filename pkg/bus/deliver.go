@@ -23,7 +23,7 @@ const heartbeat = 2 * time.Second
 type delivery struct {
 	bus      *Bus
 	subject  api.Subject
-	how      Consuming
+	how      ConsumerOptions
 	run      func(jetstream.Msg)
 	client   *client
 	iter     jetstream.MessagesContext
@@ -61,9 +61,6 @@ func (d *delivery) bind(ctx context.Context, cl *client) error {
 	}
 	if d.how.Workers == 1 && !d.how.InOrder {
 		cfg.MaxAckPending = 64
-	}
-	if d.how.FromNow {
-		cfg.DeliverPolicy = jetstream.DeliverNewPolicy
 	}
 	if err := d.bus.permit("$JS.ACK." + d.subject.Stream() + "." + cfg.Durable + ".1"); err != nil {
 		return err

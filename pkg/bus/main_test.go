@@ -132,7 +132,7 @@ func (c *cluster) start(t testing.TB) []*server.Server {
 
 func connect(t testing.TB, s *server.Server) *bus.Conn {
 	t.Helper()
-	nc, err := bus.Dial(bus.Dialing{InProcess: s, Name: t.Name(), Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{InProcess: s, Name: t.Name(), Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

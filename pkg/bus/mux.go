@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
-	"sync/atomic"
 
 	"github.com/nats-io/nats.go"
 )
@@ -17,7 +16,7 @@ type mux struct {
 	sub     *nats.Subscription
 	prefix  string
 	waiting map[string]*inbox
-	count   atomic.Uint64
+	count   int // replies registered
 }
 
 func newMux(b *Bus, cl *client) *mux {
@@ -57,7 +56,8 @@ func (x *mux) register() (string, *inbox, error) {
 	c := newInbox()
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	reply := x.prefix + strconv.Itoa(int(x.count.Add(1)))
+	x.count++
+	reply := x.prefix + strconv.Itoa(x.count)
 	x.waiting[reply] = c
 	return reply, c, nil
 }

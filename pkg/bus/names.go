@@ -21,24 +21,16 @@ type names struct {
 	outcomes                 map[string]metric.MeasurementOption
 }
 
-// subjectID is a subject without its key.
-type subjectID struct {
-	owner   api.Owner
-	class   api.Class
-	name    string
-	version int
-}
-
 type nameCache struct {
 	mu   sync.RWMutex
-	made map[subjectID]*names
+	made map[api.Subject]*names // by subject without its key
 }
 
 // of returns the names of a subject. The number of contracts bounds the cache.
 func (c *nameCache) of(s api.Subject) *names {
-	id := subjectID{s.Owner, s.Class, s.Name, s.Version}
+	s.Key, s.Keyed = "", false
 	c.mu.RLock()
-	n := c.made[id]
+	n := c.made[s]
 	c.mu.RUnlock()
 	if n != nil {
 		return n
@@ -47,9 +39,9 @@ func (c *nameCache) of(s api.Subject) *names {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.made == nil {
-		c.made = map[subjectID]*names{}
+		c.made = map[api.Subject]*names{}
 	}
-	c.made[id] = n
+	c.made[s] = n
 	return n
 }
 

@@ -107,7 +107,7 @@ func TestObjectsPermissions(t *testing.T) {
 	url, seeds := guardedServer(t)
 	ctx := testContext(t)
 	as := func(user string) *bus.Objects {
-		c, err := bus.Dial(bus.Dialing{URL: url, NKey: seeds[user], Name: user, Log: logger(t)})
+		c, err := bus.Dial(bus.DialOptions{URL: url, NKey: seeds[user], Name: user, Log: logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

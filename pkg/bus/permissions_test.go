@@ -81,7 +81,7 @@ func TestPermissions(t *testing.T) {
 	t.Parallel()
 	url, seeds := guardedServer(t)
 	as := func(user string) *bus.Bus {
-		c, err := bus.Dial(bus.Dialing{URL: url, NKey: seeds[user], Name: user, Log: logger(t)})
+		c, err := bus.Dial(bus.DialOptions{URL: url, NKey: seeds[user], Name: user, Log: logger(t)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -222,10 +222,10 @@ func TestPermissions(t *testing.T) {
 		}
 		return err
 	})
-	if _, err := bus.Dial(bus.Dialing{URL: url, Log: logger(t)}); err == nil {
+	if _, err := bus.Dial(bus.DialOptions{URL: url, Log: logger(t)}); err == nil {
 		t.Error("somebody without a key came in")
 	}
-	if _, err := bus.Dial(bus.Dialing{URL: url, NKey: "SUNONSENSE", Name: "loop", Log: logger(t)}); err == nil || strings.Contains(err.Error(), "NONSENSE") {
+	if _, err := bus.Dial(bus.DialOptions{URL: url, NKey: "SUNONSENSE", Name: "loop", Log: logger(t)}); err == nil || strings.Contains(err.Error(), "NONSENSE") {
 		t.Errorf("a wrong seed: got %v, want an error without it", err)
 	}
 }

@@ -67,11 +67,11 @@ func (h *pending) checkStalled(patience time.Duration, now time.Time) (stalled, 
 	return true, true
 }
 
-// Working records progress of the handler that was given ctx. On a route with
-// [Consuming.Patience], a handler without progress for that long is cancelled: its
+// InProgress records progress of the handler that was given ctx. On a route with
+// [ConsumerOptions.StallTimeout], a handler without progress for that long is cancelled: its
 // context ends, the ack wait of its message is no longer extended, and after AckWait
-// another replica gets the message. Working does nothing for any other context.
-func Working(ctx context.Context) {
+// another replica gets the message. InProgress does nothing for any other context.
+func InProgress(ctx context.Context) {
 	if h, ok := ctx.Value(pendingKey{}).(*pending); ok {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func Working(ctx context.Context) {
 }
 
 // Within records that the handler that was given ctx waits for at most d, until done is
-// called. [Consuming.Patience] does not apply during that time. Several waits may be in
+// called. [ConsumerOptions.StallTimeout] does not apply during that time. Several waits may be in
 // progress at the same time.
 func Within(ctx context.Context, d time.Duration) (done func()) {
 	h, ok := ctx.Value(pendingKey{}).(*pending)
@@ -134,7 +134,7 @@ func (d *delivery) working() []jetstream.Msg {
 	defer d.mu.Unlock()
 	working := make([]jetstream.Msg, 0, len(d.pending))
 	for m, h := range d.pending {
-		stalled, first := h.checkStalled(d.how.Patience, time.Now())
+		stalled, first := h.checkStalled(d.how.StallTimeout, time.Now())
 		if first {
 			d.bus.log.Error("handler made no progress, its message will be redelivered", "subject", d.subject.Template(), "key", lastToken(m.Subject()))
 		}

@@ -73,7 +73,7 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.Dialing{URL: o.url, Name: t.Name(), Log: logger(t)})
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -140,9 +140,9 @@ func CallStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message, d
 	}
 }
 
-// Streaming is the caller's side of a streamed reply, which [OpenStream] begins. It is
+// StreamReader is the caller's side of a streamed reply, which [OpenStream] begins. It is
 // not safe for concurrent use, except for Close.
-type Streaming[Delta, Resp any] struct {
+type StreamReader[Delta, Resp any] struct {
 	call   *streamCall
 	answer Resp
 }
@@ -150,7 +150,7 @@ type Streaming[Delta, Resp any] struct {
 // OpenStream prepares a request as [CallStream] sends it, for a caller that reads the
 // deltas itself. The first Begin or Next sends it. ctx only supplies the trace. The
 // caller must call Close.
-func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (*Streaming[Delta, Resp], error) {
+func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (*StreamReader[Delta, Resp], error) {
 	s := req.Subject()
 	msg, err := b.message(s, req)
 	if err != nil {
@@ -160,13 +160,13 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...) //nolint:spancheck // Close ends it
 	inject(ctx, msg.Header)
 	//nolint:spancheck // Close ends it
-	return &Streaming[Delta, Resp]{call: &streamCall{bus: b, subject: s, msg: msg, span: span}}, nil
+	return &StreamReader[Delta, Resp]{call: &streamCall{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 
 // Begin waits until a server has begun the request, or ctx ends. Next does so, too. An
 // error with [api.ReasonNoAnswer] means that no server took it. Errors are those of
 // [CallStream]; after an error of ctx, Begin or Next may be called again.
-func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
+func (s *StreamReader[Delta, Resp]) Begin(ctx context.Context) error {
 	_, _, err := s.call.read(ctx, true)
 	if ctx.Err() == nil {
 		err = failed(s.call.span, err)
@@ -175,9 +175,9 @@ func (s *Streaming[Delta, Resp]) Begin(ctx context.Context) error {
 }
 
 // Next waits for the next delta until ctx ends. It returns false without an error when
-// the answer is complete; see [Streaming.Answer]. Errors are those of [CallStream]; after
+// the answer is complete; see [StreamReader.Answer]. Errors are those of [CallStream]; after
 // one, Next must not be called again.
-func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
+func (s *StreamReader[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) {
 	var d Delta
 	m, end, err := s.call.read(ctx, false)
 	switch {
@@ -191,8 +191,8 @@ func (s *Streaming[Delta, Resp]) Next(ctx context.Context) (Delta, bool, error) 
 }
 
 // Answer returns the final answer, once Next has returned false without an error.
-func (s *Streaming[Delta, Resp]) Answer() Resp { return s.answer }
+func (s *StreamReader[Delta, Resp]) Answer() Resp { return s.answer }
 
 // Close ends the call. If the server has not sent the complete answer, its handler is
 // cancelled. Close may be called again, and concurrently with Next.
-func (s *Streaming[Delta, Resp]) Close() { s.call.close() }
+func (s *StreamReader[Delta, Resp]) Close() { s.call.close() }

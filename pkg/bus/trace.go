@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -95,16 +96,13 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/pkg/bus")
 	var t instruments
-	var err error
-	if t.duration, err = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
+	var errs [3]error
+	t.duration, errs[0] = m.Float64Histogram("messaging.process.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time to handle a message or a request"),
-		metric.WithExplicitBucketBoundaries(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60)); err != nil {
-		return t, fmt.Errorf("instrument: %w", err)
-	}
-	if t.redeliver, err = m.Int64Counter("anima.bus.redeliveries", metric.WithDescription("Messages delivered more than once")); err != nil {
-		return t, fmt.Errorf("instrument: %w", err)
-	}
-	if t.givenUp, err = m.Int64Counter("anima.bus.given_up", metric.WithDescription("Messages terminated without success")); err != nil {
+		metric.WithExplicitBucketBoundaries(.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60))
+	t.redeliver, errs[1] = m.Int64Counter("anima.bus.redeliveries", metric.WithDescription("Messages delivered more than once"))
+	t.givenUp, errs[2] = m.Int64Counter("anima.bus.given_up", metric.WithDescription("Messages terminated without success"))
+	if err := errors.Join(errs[:]...); err != nil {
 		return t, fmt.Errorf("instrument: %w", err)
 	}
 	return t, nil

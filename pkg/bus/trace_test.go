@@ -42,7 +42,7 @@ func TestTraceCrossesTheBus(t *testing.T) {
 		bus.On(func(ctx context.Context, _ api.Run) error {
 			inHandler <- trace.SpanContextFromContext(ctx)
 			return nil
-		}, bus.Consuming{NoSpan: true}),
+		}, bus.ConsumerOptions{NoSpan: true}),
 	)
 	ctx, root := provider.Tracer("test").Start(testContext(t), "root")
 	defer root.End()
@@ -162,7 +162,7 @@ func TestServeLeavesNothingBehind(t *testing.T) {
 			cancel()
 		},
 			bus.On(func(context.Context, api.AgentChanged) error { return nil }),
-			bus.On(func(context.Context, api.Run) error { return nil }, bus.Consuming{Workers: 4, InOrder: true}),
+			bus.On(func(context.Context, api.Run) error { return nil }, bus.ConsumerOptions{Workers: 4, InOrder: true}),
 			bus.Reply(func(context.Context, api.GetAgent) (api.Agent, error) { return api.Agent{}, nil }),
 			bus.Stream(func(_ context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
 				return api.Completion{}, send(api.Delta{Content: "x"})

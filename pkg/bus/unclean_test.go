@@ -135,7 +135,7 @@ func purge(t *testing.T, js jetstream.JetStream, key string, revision uint64) {
 func TestNextOfTheInstallation(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
-	how := bus.Consuming{AckWait: time.Hour, MaxDeliver: -1, InOrder: true, Workers: 2}
+	how := bus.ConsumerOptions{AckWait: time.Hour, MaxDeliver: -1, InOrder: true, Workers: 2}
 	killed := connect(t, s)
 	first := newBus(t, killed, bus.Options{Installation: "folder"})
 	has, done := make(chan bus.Meta, 2), make(chan struct{})

@@ -52,7 +52,7 @@ func each(t *testing.T, test func(t *testing.T, w *world)) {
 			t.Fatal(err)
 		}
 		t.Cleanup(s.Shutdown)
-		nc, err := bus.Dial(bus.Dialing{InProcess: s.InProcess(), Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
+		nc, err := bus.Dial(bus.DialOptions{InProcess: s.InProcess(), Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}

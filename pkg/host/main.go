@@ -80,7 +80,7 @@ func Alone(s Service, args []string, lookup config.Lookup, stdout, stderr io.Wri
 			return fmt.Errorf("ANIMA_NATS_CREDS: %w", err)
 		}
 	}
-	nc, err := bus.Dial(bus.Dialing{
+	nc, err := bus.Dial(bus.DialOptions{
 		URL: cfg.NATSURL, Token: cfg.NATSToken.Reveal(), Creds: cfg.NATSCreds, NKey: cfg.NATSNKey.Reveal(), CA: cfg.NATSCA, Name: s.Name, Wait: true, Log: log,
 	})
 	if err != nil {

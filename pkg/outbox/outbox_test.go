@@ -60,7 +60,7 @@ func newWorld(t *testing.T) *world {
 	w.start()
 	url := w.server.ClientURL()
 	w.opts.Listen = strings.TrimPrefix(url, "nats://")
-	nc, err := bus.Dial(bus.Dialing{URL: url, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
+	nc, err := bus.Dial(bus.DialOptions{URL: url, Name: t.Name(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,8 +77,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		Urgent: func(m api.AgentChanged) bool { return m.Seq == 1 }, // a new agent: its creator may set a schedule next
 	}
 	return env.Serve(ctx,
-		bus.On(h.messageReceived, bus.Consuming{Workers: 16, MaxDeliver: -1}),
-		bus.On(h.goalChanged, bus.Consuming{MaxDeliver: -1}),
+		bus.On(h.messageReceived, bus.ConsumerOptions{Workers: 16, MaxDeliver: -1}),
+		bus.On(h.goalChanged, bus.ConsumerOptions{MaxDeliver: -1}),
 		bus.Reply(h.setSchedule),
 		bus.Reply(h.getSchedule),
 		bus.Reply(h.setAlarm),

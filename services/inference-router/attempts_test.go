@@ -665,7 +665,7 @@ func TestAnswerBeforeSettlement(t *testing.T) {
 	w := paidBy(t, b, s.url, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	var streams []*bus.Streaming[api.Delta, api.Completion]
+	var streams []*bus.StreamReader[api.Delta, api.Completion]
 	for n := range 2 {
 		stream, err := bus.OpenStream[api.Delta, api.Completion](ctx, w.Bus, request("early", "hello"))
 		if err != nil {

@@ -45,7 +45,7 @@ const (
 // request after 3 s without an answer, and each wait restarts that time.
 const silentWithin = 5 * time.Second
 
-type answering = bus.Streaming[api.Delta, api.Completion]
+type answering = bus.StreamReader[api.Delta, api.Completion]
 
 // ask sends a question to the router. It uses the encoded form of the prompt if a
 // router accepts it, and the older form otherwise.

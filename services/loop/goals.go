@@ -42,7 +42,7 @@ func newGoals(h *handlers) *goalHandlers {
 // within silent, the message is redelivered to another replica.
 func (g *goalHandlers) routes(silent time.Duration) []bus.Route {
 	// Deliveries are not limited: the goal would otherwise never continue.
-	steps := bus.Consuming{Workers: 32, AckWait: silent, MaxDeliver: -1}
+	steps := bus.ConsumerOptions{Workers: 32, AckWait: silent, MaxDeliver: -1}
 	step := func(ctx context.Context, id string) error {
 		return g.orchestrator.Step(ctx, id, bus.MetaOf(ctx).Delivered)
 	}

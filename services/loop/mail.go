@@ -137,7 +137,7 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 		waits[w.Sender] = w.Until > now
 	}
 	for page := (api.Page{More: true}); page.More; {
-		bus.Working(ctx)
+		bus.InProgress(ctx)
 		unread, err := h.clients.unread(ctx, agent.ID, "", page.Next)
 		if err != nil {
 			return err

@@ -47,7 +47,7 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Dur
 				i.gather(m.Session)
 				taken <- nil
 				return nil
-			}, bus.Consuming{Workers: 4, InOrder: true}),
+			}, bus.ConsumerOptions{Workers: 4, InOrder: true}),
 			bus.Go(i.run), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
 		if err != nil {
 			t.Errorf("serve: %v", err)

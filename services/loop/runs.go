@@ -25,12 +25,12 @@ func (h *handlers) runRoutes(silent time.Duration) []bus.Route {
 		// and need not wait for a lease to expire; other runs are returned until their
 		// lease has expired. A run may therefore be delivered often before it fails for
 		// the first time, and its pause must not grow with the number of deliveries.
-		bus.On(h.run, bus.Consuming{
-			Workers: h.cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, Patience: patience,
+		bus.On(h.run, bus.ConsumerOptions{
+			Workers: h.cfg.Slots, AckWait: silent, MaxDeliver: -1, InOrder: true, NoSpan: true, MaxPause: maxPause, StallTimeout: patience,
 		}),
 		// For runs without a turn, and for runs of older releases. Deliveries are not
 		// limited: a goal that waits for the end would otherwise never continue.
-		bus.On(h.runEnded, bus.Consuming{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
+		bus.On(h.runEnded, bus.ConsumerOptions{Workers: 32, AckWait: silent, InOrder: true, MaxDeliver: -1}),
 	}
 }
 

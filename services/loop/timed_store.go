@@ -29,7 +29,7 @@ const storeTimeout = 30 * time.Second
 type timedStore struct{ store engine.Store }
 
 func timed[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
-	bus.Working(ctx)
+	bus.InProgress(ctx)
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	return f(ctx)

@@ -54,7 +54,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	env.HTTP.Public("GET /v1/messages/count", h.authenticated(h.count))
 	env.HTTP.Handle("GET /v1/agents/{id}/inbox", host.Answer(readList, h.listInbox))
 	return env.Serve(ctx,
-		bus.On(h.agentChanged, bus.Consuming{Workers: 64, MaxDeliver: -1}), // concurrent transactions share a commit
+		bus.On(h.agentChanged, bus.ConsumerOptions{Workers: 64, MaxDeliver: -1}), // concurrent transactions share a commit
 		bus.Reply(h.send),
 		bus.Reply(h.claimInbox),
 		bus.Reply(h.settleInbox),

@@ -26,7 +26,7 @@ var points = map[string]failpoint.Point{
 // Append implements engine.Journal. The entry names this process as the owner of the
 // session for a lease, which extends the lease of the previous entry.
 func (j Journal) Append(ctx context.Context, cmd api.Run, step engine.Step, last uint64) (uint64, error) {
-	bus.Working(ctx)
+	bus.InProgress(ctx)
 	entry, err := api.Encode(step)
 	if err != nil {
 		return 0, err
