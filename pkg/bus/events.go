@@ -211,31 +211,20 @@ func matches(s api.Subject, subjects []api.Subject) bool {
 	})
 }
 
-// journals returns the subjects of the journals whose entries announce events of
-// subjects.
-func journals(subjects []api.Subject) (all []api.Subject) {
+// sources returns subjects and the journals whose entries announce events of them.
+func sources(subjects []api.Subject) []api.Subject {
+	var journals []api.Subject
 	for _, s := range subjects {
 		if !slices.ContainsFunc(api.Views(), func(v api.Message) bool { return v.Subject().Same(s) }) {
 			continue
 		}
 		j := api.Journal{Session: s.Key}.Subject()
-		if s.Same(api.AgentChanged{}.Subject()) { // its key is an agent, not a session
-			j.Key = ""
+		if s.Key == "" || s.Key == "*" || s.Same(api.AgentChanged{}.Subject()) { // the key of the last is an agent
+			return append(slices.Clone(subjects), api.Journal{}.Subject())
 		}
-		if j.Key == "*" {
-			j.Key = ""
-		}
-		if !slices.Contains(all, j) {
-			all = append(all, j)
+		if !slices.Contains(journals, j) {
+			journals = append(journals, j)
 		}
 	}
-	if slices.ContainsFunc(all, func(j api.Subject) bool { return j.Key == "" }) {
-		return []api.Subject{api.Journal{}.Subject()}
-	}
-	return all
-}
-
-// sources returns subjects and the journals whose entries announce events of them.
-func sources(subjects []api.Subject) []api.Subject {
-	return append(slices.Clone(subjects), journals(subjects)...)
+	return append(slices.Clone(subjects), journals...)
 }

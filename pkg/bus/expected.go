@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 		server = info.TimeStamp
 		got := info.Config
 		if !slices.Equal(got.Subjects, want.Subjects) || got.Retention != want.Retention || got.MaxAge != want.MaxAge ||
-			got.MaxMsgsPerSubject != wanted(want.MaxMsgsPerSubject) || got.Discard != want.Discard || got.Storage != want.Storage {
+			got.MaxMsgsPerSubject != cmp.Or(want.MaxMsgsPerSubject, -1) || got.Discard != want.Discard || got.Storage != want.Storage {
 			faults = append(faults, "the stream "+want.Name+" has a different configuration than the services create")
 		}
 		// Events are only deleted by age, the oldest first, so a gap is a loss. In a
@@ -39,14 +40,6 @@ func (b *Bus) Unexpected(ctx context.Context) (faults []string, server time.Time
 	}
 	missing, err := b.missingConsumers(ctx)
 	return append(faults, missing...), server, err
-}
-
-// wanted returns the value that the server reports for the limit n: -1 if it was not set.
-func wanted(n int64) int64 {
-	if n == 0 {
-		return -1
-	}
-	return n
 }
 
 func (b *Bus) missingConsumers(ctx context.Context) (faults []string, err error) {

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
@@ -135,14 +136,14 @@ func (b *Bus) send(cl *client, m *nats.Msg) {
 // logFailure logs internal errors as errors, Unavailable as a warning, and errors of the
 // caller at debug level.
 func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
+	level := slog.LevelDebug
 	switch api.CodeOf(err) {
 	case api.Internal:
-		b.log.ErrorContext(ctx, "request failed", "subject", subject, "err", err)
+		level = slog.LevelError
 	case api.Unavailable:
-		b.log.WarnContext(ctx, "request failed", "subject", subject, "err", err)
-	default:
-		b.log.DebugContext(ctx, "request failed", "subject", subject, "err", err)
+		level = slog.LevelWarn
 	}
+	b.log.Log(ctx, level, "request failed", "subject", subject, "err", err)
 }
 
 // guarded calls f and returns a panic of it as an error.
