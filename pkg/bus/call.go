@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -78,25 +79,29 @@ func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken 
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(up, cancel)()
-	var refused atomic.Bool
-	defer cl.refusals.watch(msg.Subject, func() { refused.Store(true); cancel() })()
-	var other *nats.Msg
-	done := make(chan struct{})
+	var found struct { // one allocation
+		refused atomic.Bool
+		other   *nats.Msg // answer to the repeated request
+		asking  sync.WaitGroup
+	}
+	watch := cl.refusals.watch(msg.Subject, func() { found.refused.Store(true); cancel() })
+	defer cl.refusals.unwatch(watch)
+	found.asking.Add(1)
 	late := time.AfterFunc(tryTimeout, func() {
-		defer close(done)
-		if other = askOthers(once, cl.nc, msg); other != nil {
+		defer found.asking.Done()
+		if found.other = askOthers(once, cl.nc, msg); found.other != nil {
 			cancel()
 		}
 	})
 	answer, err = cl.nc.RequestMsgWithContext(once, msg)
 	if !late.Stop() {
 		cancel()
-		<-done
+		found.asking.Wait()
 	}
-	if err != nil && other != nil {
-		return other, false, nil
+	if err != nil && found.other != nil {
+		return found.other, false, nil
 	}
-	if err != nil && refused.Load() && ctx.Err() == nil {
+	if err != nil && found.refused.Load() && ctx.Err() == nil {
 		return nil, false, errRefused
 	}
 	return answer, err != nil && up.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled), err

@@ -20,31 +20,31 @@ var ErrNoServers = nats.ErrNoServers
 // the permissions of the new release; a new request then fails as if no service took it.
 type refusals struct {
 	mu      sync.Mutex
-	waiting map[string]map[*func()]struct{} // by subject
+	waiting map[*refusalWatch]struct{}
 }
 
-// watch calls refused if a message on subject is dropped before stop is called. It may
-// call refused several times, and after stop if the two happen concurrently.
-func (r *refusals) watch(subject string, refused func()) (stop func()) {
-	key := &refused
+type refusalWatch struct {
+	subject string
+	refused func()
+}
+
+// watch calls refused if a message on subject is dropped before unwatch is called. It may
+// call refused several times, and after unwatch if the two happen concurrently.
+func (r *refusals) watch(subject string, refused func()) *refusalWatch {
+	w := &refusalWatch{subject, refused}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.waiting == nil {
-		r.waiting = map[string]map[*func()]struct{}{}
+		r.waiting = map[*refusalWatch]struct{}{}
 	}
-	all := r.waiting[subject]
-	if all == nil {
-		all = map[*func()]struct{}{}
-		r.waiting[subject] = all
-	}
-	all[key] = struct{}{}
-	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if delete(all, key); len(all) == 0 && len(r.waiting[subject]) == 0 {
-			delete(r.waiting, subject)
-		}
-	}
+	r.waiting[w] = struct{}{}
+	return w
+}
+
+func (r *refusals) unwatch(w *refusalWatch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.waiting, w)
 }
 
 // report calls the watches of the subject that an error of the connection names, if any.
@@ -54,13 +54,15 @@ func (r *refusals) report(err error) {
 	if !found {
 		return
 	}
+	var all []*refusalWatch
 	r.mu.Lock()
-	var all []func()
-	for refused := range r.waiting[subject] {
-		all = append(all, *refused)
+	for w := range r.waiting {
+		if w.subject == subject {
+			all = append(all, w)
+		}
 	}
 	r.mu.Unlock()
-	for _, refused := range all {
-		refused()
+	for _, w := range all {
+		w.refused()
 	}
 }

@@ -33,15 +33,13 @@ func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, e
 	})
 }
 
-// answerMsg encodes the response of a handler.
+// answerMsg encodes the response of a handler, as a message without headers.
 func answerMsg(reply string, resp any) (*nats.Msg, error) {
 	data, err := api.Encode(resp)
 	if err != nil {
 		return nil, err
 	}
-	out := nats.NewMsg(reply)
-	out.Data = data
-	return out, nil
+	return &nats.Msg{Subject: reply, Data: data}, nil
 }
 
 func pool(workers []Workers) chan struct{} {
@@ -136,12 +134,14 @@ func (b *Bus) send(cl *client, m *nats.Msg) {
 // logFailure logs internal errors as errors, Unavailable as a warning, and errors of the
 // caller at debug level.
 func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
-	level := slog.LevelDebug
+	var level slog.Level
 	switch api.CodeOf(err) {
 	case api.Internal:
 		level = slog.LevelError
 	case api.Unavailable:
 		level = slog.LevelWarn
+	default:
+		level = slog.LevelDebug
 	}
 	b.log.Log(ctx, level, "request failed", "subject", subject, "err", err)
 }

@@ -61,8 +61,7 @@ func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, r
 		if err != nil {
 			return nil, err
 		}
-		out.Header.Set(headerEnd, "1")
-		out.Header.Set(headerSeq, w.sent())
+		out.Header = nats.Header{headerEnd: {"1"}, headerSeq: {w.sent()}}
 		return out, nil
 	})
 }

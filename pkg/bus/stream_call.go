@@ -36,11 +36,11 @@ type streamCall struct {
 	begun      bool          // a server has begun the request
 
 	mu       sync.Mutex
-	client   *client // nil: no request is sent
-	unwatch  func()  // ends the watch for a refusal on client
-	reply    string  // reply subject on client
-	control  string  // subject on which the reply is cancelled
-	complete bool    // no further message is expected
+	client   *client       // nil: no request is sent
+	watch    *refusalWatch // for a refusal on client
+	reply    string        // reply subject on client
+	control  string        // subject on which the reply is cancelled
+	complete bool          // no further message is expected
 	closed   bool
 }
 
@@ -86,7 +86,7 @@ func (r *streamCall) send() error {
 		return err
 	}
 	r.client, r.reply, r.in = cl, reply, in
-	r.unwatch = cl.refusals.watch(r.msg.Subject, in.refuse)
+	r.watch = cl.refusals.watch(r.msg.Subject, in.refuse)
 	out := nats.NewMsg(r.msg.Subject)
 	out.Data, out.Header, out.Reply = r.msg.Data, r.msg.Header, reply
 	if err := cl.nc.PublishMsg(out); err != nil {
@@ -174,7 +174,7 @@ func (r *streamCall) cancelTry() {
 	if !r.complete {
 		r.bus.cancelAt(r.control, r.reply)
 	}
-	r.unwatch()
+	r.client.refusals.unwatch(r.watch)
 	r.client.mux.remove(r.reply)
 	r.client.release()
 	r.client = nil
