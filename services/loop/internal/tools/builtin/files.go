@@ -32,13 +32,12 @@ func writeFile() engine.Tool {
 	})
 }
 
-// Limits of commands: the bytes that are kept of stdout and of stderr, the longest timeout
-// of a command and that of npm, and what the executor's time limit exceeds them by.
+// Limits of commands.
 const (
-	maxOutput   = 4 << 20
-	maxExecTime = 600 * time.Second
+	maxOutput   = 4 << 20 // bytes that are kept of stdout and of stderr
 	npmTime     = 5 * time.Minute
-	margin      = 5 * time.Second
+	margin      = 5 * time.Second          // of the executor's time limit over that of a command
+	maxExecTime = 600*time.Second + margin // exceeds the longest timeout of a command
 )
 
 func execTool(cfg tools.Config) engine.Tool {
@@ -46,7 +45,7 @@ func execTool(cfg tools.Config) engine.Tool {
 		limit := min(c.Agent.ExecTimeoutS, int(a.Int("timeout", int64(c.Agent.ExecTimeoutS))))
 		return run(ctx, cfg, c, a.String("command"), limit)
 	})
-	t.Timeout = maxExecTime + margin
+	t.Timeout = maxExecTime
 	return t
 }
 
