@@ -86,15 +86,11 @@ func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, 
 // answered reports whether err is a refusal by the router or its providers, so that the
 // caller must continue without the answer. The run is retried after all other errors.
 func answered(err error) bool {
-	switch api.CodeOf(err) {
-	case api.Invalid, api.Denied:
-		return true
-	case api.Unavailable:
-		r := api.ReasonOf(err)
-		return r == api.ReasonProvider || r != api.ReasonPolicy && fatal(err)
-	case api.NotFound, api.Conflict, api.Internal:
+	reason := api.ReasonOf(err)
+	if api.CodeOf(err) == api.Unavailable && (reason == api.ReasonProvider || reason == api.ReasonPolicy) {
+		return reason == api.ReasonProvider
 	}
-	return false
+	return fatal(err)
 }
 
 // silent returns the completion of a memory flush with only the calls that write

@@ -75,11 +75,9 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.unheard(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
-	switch api.CodeOf(err) {
-	case api.Invalid, api.Denied: // a retry would fail again
+	if code := api.CodeOf(err); code == api.Invalid || code == api.Denied { // a retry would fail again
 		o.Log.WarnContext(ctx, "goal failed", "goal", id, "phase", string(s.Phase()), "err", err)
 		return o.done(o.Change(ctx, id, func(s *State) error { return s.Fail(api.Wire(err).Message, o.Now().UnixMicro()) }))
-	case "", api.NotFound, api.Conflict, api.Unavailable, api.Internal:
 	}
 	return err
 }
@@ -115,13 +113,11 @@ func (o *Orchestrator) stop(ctx context.Context, s *State) error {
 	var stopped []string
 	for _, a := range s.Strays() {
 		err := o.CancelRun(ctx, s.cancelOf(a))
-		switch api.CodeOf(err) {
-		case api.Unavailable, api.Internal, api.Conflict:
+		if mayBeTemporary(err) {
 			return err
-		case "", api.NotFound, api.Invalid, api.Denied:
-			// The outbox published the run before the event that caused this step, so a
-			// run that is not found has ended and is not stored any more.
 		}
+		// The outbox published the run before the event that caused this step, so a run
+		// that is not found has ended and is not stored any more.
 		stopped = append(stopped, a.Run)
 	}
 	if len(stopped) == 0 {
@@ -155,8 +151,13 @@ func mayPass(ctx context.Context, err error, try int) bool {
 	if ctx.Err() != nil {
 		return true // this replica exits, or its lease expired
 	}
+	return try < patience && !lasts(err) && mayBeTemporary(err)
+}
+
+// mayBeTemporary reports whether a repeated request may succeed.
+func mayBeTemporary(err error) bool {
 	code := api.CodeOf(err)
-	return try < patience && !lasts(err) && (code == api.Unavailable || code == api.Internal || code == api.Conflict)
+	return code == api.Unavailable || code == api.Internal || code == api.Conflict
 }
 
 // lasts reports whether an error will probably persist for the next tries.

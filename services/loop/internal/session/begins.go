@@ -79,12 +79,8 @@ func (b *Begins) Flush(ctx context.Context, agent string) error {
 	b.mu.Unlock()
 	for _, v := range due {
 		err := b.record(ctx, v.cmd, v.input, v.tier, v.at)
-		switch api.CodeOf(err) {
-		case api.Conflict, api.Denied, api.NotFound: // the run is over, or its agent is dead or deleted
-			err = nil
-		case api.Invalid, api.Unavailable, api.Internal:
-		}
-		if err != nil {
+		// Other errors say that the run is over, or that its agent is dead or deleted.
+		if code := api.CodeOf(err); code == api.Invalid || code == api.Unavailable || code == api.Internal {
 			return err
 		}
 	}
