@@ -15,7 +15,7 @@ import (
 )
 
 // clients calls the other services over the bus. It implements the ports of packages
-// turn and tool.
+// engine and tool.
 type clients struct {
 	bus  *bus.Bus
 	now  func() time.Time
@@ -126,7 +126,7 @@ type settling struct {
 	free     func() bool
 }
 
-// Wait implements turn.Settling. If the stream breaks off, it requests the settlement
+// Wait implements engine.Settling. If the stream breaks off, it requests the settlement
 // with confirm, from any replica of the router.
 func (s settling) Wait(ctx context.Context) (*api.Funds, error) {
 	defer s.stream.Close()

@@ -31,7 +31,7 @@ type models struct {
 	until time.Time
 }
 
-// Models implements turn.Models.
+// Models implements engine.Models.
 func (m *models) Models(ctx context.Context) ([]api.Model, error) {
 	m.mu.Lock()
 	known, fresh := m.known, m.now().Before(m.until)

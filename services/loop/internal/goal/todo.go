@@ -91,7 +91,7 @@ type todo struct{ revision, text string }
 // maxKept is the number of lists at which the cache is cleared.
 const maxKept = 1000
 
-// Layer implements turn.Source. It reads the goals only if their revision has changed,
+// Layer implements engine.Source. It reads the goals only if their revision has changed,
 // and never if the revision says that none is active.
 func (s *Source) Layer(ctx context.Context, a engine.Agent) (engine.Layer, error) {
 	l := engine.Layer{Name: "todo", Budget: todoTokens, Last: true}

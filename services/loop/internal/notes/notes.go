@@ -15,7 +15,7 @@ import (
 // it.
 const maxFile = 256 << 10
 
-// Source makes a layer of a file in the agent's folder. It implements turn.Source.
+// Source makes a layer of a file in the agent's folder. It implements engine.Source.
 type Source struct {
 	Name string // of the layer
 	File string
@@ -30,7 +30,7 @@ func Sources() []engine.Source {
 	return []engine.Source{Source{"worklog", "WORKLOG.md", kept}, Source{"memory", "MEMORY.md", kept}}
 }
 
-// Layer implements turn.Source. A missing file is an empty layer. For a file that is too
+// Layer implements engine.Source. A missing file is an empty layer. For a file that is too
 // long the layer says so, so that the agent can shorten it.
 func (s Source) Layer(_ context.Context, a engine.Agent) (engine.Layer, error) {
 	text, err := s.kept.Get(a.Workspace, s.File, func() (sandbox.Made[string], error) {
