@@ -43,8 +43,11 @@ func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 			return end, api.Errorf(api.Conflict, "run %s has begun", cmd.Run)
 		}
 		data, err := api.Encode(end)
+		if err != nil {
+			return end, err
+		}
 		tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(data), end.At, end.Outcome)
-		return end, err
+		return end, nil
 	})
 }
 
