@@ -29,7 +29,7 @@ type Config struct {
 	NATSCreds   string        `env:"nats_creds" help:"path of a NATS credentials file"`
 	NATSNKey    config.Secret `env:"nats_nkey" help:"seed of the service's NATS user"`
 	NATSCA      string        `env:"nats_ca" help:"path of the CA certificates for tls:// servers; empty: those of the system"`
-	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1 or 3"`
+	Replicas    int           `env:"nats_replicas" help:"replicas of streams and of the coordination bucket: 1, 3 or 5"`
 	Data        string        `env:"data" help:"folder for databases, keys and workspaces"`
 	DiskReserve int64         `env:"disk_reserve" help:"MiB of the data folder's disk that are reserved for work in progress: with less free, no work is accepted and no command is run; 0: 256, or a tenth of a smaller disk; -1: none"`
 	DatabaseURL config.Secret `env:"database_url" help:"postgres://… for all services (a schema each); empty: an SQLite file each in the data folder"`
