@@ -90,7 +90,8 @@ func items(list []string) string {
 func Suggestions(s Soul) []string {
 	var out []string
 	if s.GenesisAlignment < minAlignment {
-		out = append(out, "your core purpose differs from your genesis prompt: read both with view_soul and correct the purpose with update_soul, or give the reason for the difference")
+		out = append(out, "your core purpose differs from your genesis prompt: "+
+			"read both with view_soul and correct the purpose with update_soul, or give the reason for the difference")
 	}
 	if len(s.Values) == 0 {
 		out = append(out, "you have no values: add some with update_soul")

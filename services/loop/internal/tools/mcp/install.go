@@ -61,7 +61,8 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 		return engine.Output{}, err
 	}
 	if s.URL != "" {
-		err := tools.NeedNetwork(c.Agent, ", so no server at an address can be reached", "use a server that is a program, or ask the creator for sandbox.network in AGENT.md")
+		err := tools.NeedNetwork(c.Agent, ", so no server at an address can be reached",
+			"use a server that is a program, or ask the creator for sandbox.network in AGENT.md")
 		if err != nil {
 			return engine.Output{}, err
 		}

@@ -257,17 +257,22 @@ func (m *Manager) run(l *link) {
 	case err != nil && !retired:
 		m.failed(l.life, l.key, l.server, err)
 	case err == nil && len(refused) > 0:
-		m.cfg.Log.WarnContext(l.life, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server, "tools", len(offers), "refused", first(refused, 10, "; "))
+		m.cfg.Log.WarnContext(l.life, "tools of an MCP server are not used", "agent", l.key.agent, "server", l.key.server,
+			"tools", len(offers), "refused", first(refused, 10, "; "))
 	}
 	close(l.ready)
 	if err != nil {
 		l.close()
 		return
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- session.Wait() }()
+	var end error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end = session.Wait()
+	}()
 	select {
-	case end := <-ended:
+	case <-ended:
 		m.lost(l, end)
 	case <-l.life.Done():
 		l.end = errRetired
