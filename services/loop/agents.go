@@ -201,17 +201,17 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 // without credits, deposits that do not change the tier, lost notices, held mail, and
 // messages that have expired.
 func (h *handlers) sweep(ctx context.Context) error {
-	warn := func(msg string, err error) {
+	warn := func(what string, err error) {
 		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, msg, "err", err)
+			h.log.WarnContext(ctx, "check failed, retrying", "check", what, "err", err)
 		}
 	}
 	wait.Every(ctx, max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond), func() {
 		h.queue.CheckCancels(ctx, h.store.IsCancelled)
-		warn("check of held mail failed, retrying", h.freeMail(ctx))
-		warn("check of queued messages failed, retrying", h.expiry.Sweep(ctx))
+		warn("held mail", h.freeMail(ctx))
+		warn("queued messages", h.expiry.Sweep(ctx))
 		poor, err := h.store.Poor(ctx)
-		warn("low-balance check failed, retrying", err)
+		warn("low balances", err)
 		for _, agent := range poor {
 			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
 				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)

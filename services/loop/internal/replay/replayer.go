@@ -398,12 +398,15 @@ func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (a api.Alarm, err err
 func (p *replayer) Compact(context.Context, engine.Compaction) error                { return nil }
 func (p *replayer) Keep(context.Context, map[string]string) error                   { return nil }
 func (p *replayer) Text(context.Context, string) (string, error)                    { return "", io.EOF }
+
 func (p *replayer) Recorded(context.Context, string) (rec engine.Recording, err error) {
 	return rec, io.EOF
 }
+
 func (p *replayer) Claim(_ context.Context, _, _, _ string) ([]api.InboxMessage, error) {
 	return nil, nil
 }
+
 func (p *replayer) Prompt(context.Context, string) (r engine.Reference, _ []prompt.Turn, err error) {
 	return r, nil, io.EOF
 }

@@ -125,6 +125,17 @@ func First(text string, n int) string {
 	return text
 }
 
+// Bytes returns the longest beginning of a text that has at most n bytes and ends at a
+// character.
+func Bytes(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n = max(n, 0); n > 0 && !utf8.RuneStart(s[n]); n-- {
+	}
+	return s[:n]
+}
+
 // Cut returns the first n characters and a note with the number of missing ones; the note
 // is not included in n.
 func Cut(text string, n int) string {
