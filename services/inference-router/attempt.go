@@ -43,7 +43,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		m.fail(ctx, c, hold, res, err)
 		return answer, err
 	}
-	cost := min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
+	cost := min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
@@ -140,7 +140,7 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 		attribute.String("gen_ai.response.model", res.Model), attribute.String("gen_ai.response.id", res.ID),
 		attribute.StringSlice("gen_ai.response.finish_reasons", []string{res.Finish}),
 		attribute.Int64("gen_ai.usage.input_tokens", res.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", res.Usage.Output),
-		attribute.Int64("automaton.cost.usd_micros", m.model.Cost(res.Usage.Input, res.Usage.Output)),
+		attribute.Int64("automaton.cost.usd_micros", m.model.Cost(res.Usage.Tokens())),
 	)
 	return res, nil
 }
@@ -160,7 +160,7 @@ func (m *candidate) fail(ctx context.Context, c *callState, hold string, res pro
 	}
 	if res.Usage.Output > 0 {
 		f.InputTokens, f.OutputTokens = res.Usage.Input, res.Usage.Output
-		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Input, res.Usage.Output)), m.most)
+		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
 	}
 	n, err := m.h.store.RecordFailure(ctx, f)
 	if err != nil {

@@ -204,7 +204,7 @@ func (m *candidate) prepare(route model.Route) (err error) {
 			Next: "shorten the conversation or use a model with a larger window",
 		}
 	}
-	m.most = api.Micros(m.model.Cost(2*size, m.limit)) // dense text can have more tokens than the estimate
+	m.most = api.Micros(m.model.Most(2*size, m.limit)) // dense text can have more tokens than the estimate
 	if !route.Allows(int64(m.most)) {
 		return &api.Error{
 			Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.model.ID, m.most),

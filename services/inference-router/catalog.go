@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,8 @@ type source struct {
 	url      string        // without secrets, for messages; empty: the provider has no list, static is used
 	local    bool          // on this machine or in a private network, unless the settings override it: models without a price are free
 	static   []model.Model // from the settings; all models of a simulated provider
-	known    []model.Model // models with known list prices: OpenAI's own
-	official bool          // the server is OpenAI: its known models are offered before it has listed them
+	known    []model.Model // models with known list prices: those of OpenAI or Anthropic
+	official bool          // the server is that of OpenAI or Anthropic: its known models are offered before it has listed them
 
 	mu     sync.Mutex // guards the fields below
 	listed []provider.Listed
@@ -228,11 +229,15 @@ func (s *source) fromList() []model.Model {
 		out = append(out, m)
 	}
 	for _, m := range s.known {
-		if _, ok := listed[m.ID]; !ok && s.official && !seen[m.ID] {
-			m.Absent = absent
-			seen[m.ID] = true
-			out = append(out, m)
+		isVersion := func(l provider.Listed) bool { return undated(l.ID) == m.ID }
+		if !s.official || seen[m.ID] || listed[m.ID].ID != "" {
+			continue
 		}
+		if !slices.ContainsFunc(s.listed, isVersion) {
+			m.Absent = absent
+		}
+		seen[m.ID] = true
+		out = append(out, m)
 	}
 	for _, l := range s.listed {
 		if !seen[l.ID] {
@@ -248,7 +253,14 @@ func (s *source) fromList() []model.Model {
 // fromListed returns a listed model that the settings do not name.
 func (s *source) fromListed(l provider.Listed) model.Model {
 	for _, m := range s.known {
-		if m.ID == l.ID && !l.Priced {
+		if l.Priced {
+			break
+		}
+		if m.ID == l.ID {
+			return m
+		}
+		if m.ID == undated(l.ID) { // the model without a date is the fallback
+			m.ID, m.Fallback = l.ID, false
 			return m
 		}
 	}
@@ -267,6 +279,16 @@ func (s *source) fromListed(l provider.Listed) model.Model {
 		m.Absent = "price unknown: " + s.url + " does not give it; " + priceHint
 	}
 	return m
+}
+
+// undated returns a model id without the date of its version, as in
+// claude-haiku-4-5-20251001.
+func undated(id string) string {
+	at := strings.LastIndexByte(id, '-')
+	if at < 0 || len(id)-at != len("-20251001") || strings.Trim(id[at+1:], "0123456789") != "" {
+		return id
+	}
+	return id[:at]
 }
 
 const priceHint = "set it in ANIMA_INFERENCE_ROUTER_MODELS"

@@ -8,8 +8,11 @@ import (
 	"strings"
 )
 
-// openAIURL is the base URL of OpenAI.
-const openAIURL = "https://api.openai.com/v1"
+// The base URLs of OpenAI and Anthropic.
+const (
+	openAIURL    = "https://api.openai.com/v1"
+	anthropicURL = "https://api.anthropic.com"
+)
 
 // ollama is the name of the provider at OLLAMA_HOST.
 const ollama = "ollama"

@@ -8,6 +8,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
@@ -39,6 +41,8 @@ type Config struct {
 	OpenAIKey config.Secret `env:"OPENAI_API_KEY,exact" help:"key of OpenAI, or of the service at OPENAI_BASE_URL"`
 	OpenAIURL string        `env:"OPENAI_BASE_URL,exact" help:"base URL of an OpenAI-compatible service, with the version: http://127.0.0.1:11434/v1; the router reads its list of models"`
 	Ollama    string        `env:"OLLAMA_HOST,exact" help:"address of an Ollama server, in the form that Ollama uses: 127.0.0.1:11434; with or without OPENAI_*"`
+	ClaudeKey config.Secret `env:"ANTHROPIC_API_KEY,exact" help:"key of Anthropic, or of the service at ANTHROPIC_BASE_URL; with or without OPENAI_*"`
+	ClaudeURL string        `env:"ANTHROPIC_BASE_URL,exact" help:"base URL of an Anthropic-compatible service, without the version"`
 	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
 	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; these models are tried first; not needed for a service that lists its models with prices"`
 	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
@@ -152,6 +156,14 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 			return nil, err
 		}
 		sources[0].known, sources[0].official = model.Baseline(), cfg.OpenAIURL == ""
+	}
+	if cfg.ClaudeKey.Reveal() != "" || cfg.ClaudeURL != "" {
+		url := cmp.Or(cfg.ClaudeURL, anthropicURL)
+		p, err := anthropic.New(anthropic.Config{Name: "anthropic", BaseURL: url, Key: cfg.ClaudeKey.Reveal(), HTTP: client, Now: now})
+		if err != nil {
+			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
+		}
+		sources = append(sources, &source{provider: p, url: redactURL(url), known: model.Claude(), official: cfg.ClaudeURL == ""})
 	}
 	if cfg.Ollama != "" {
 		url, err := ollamaURL(cfg.Ollama)

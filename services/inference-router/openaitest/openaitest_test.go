@@ -42,7 +42,7 @@ func TestDecode(t *testing.T) {
 				{Role: provider.ToolRole, ToolCallID: "c1"},
 			},
 			Tools:     []provider.Tool{{Name: "f", Description: "d", Schema: []byte(`{"type": "object"}`)}},
-			MaxTokens: 9, TokenParam: model.MaxCompletionTokens, Seed: &seed, Temperature: &temperature,
+			MaxTokens: 9, TokenParam: model.MaxCompletionTokens, Options: provider.Options{Seed: &seed, Temperature: &temperature},
 		},
 		Stream: true, StreamOptions: true, IncludeUsage: true, ToolChoice: true,
 	}

@@ -82,6 +82,9 @@ func (r *Request) field(name string, v gjson.Result) error {
 		}
 		r.TokenParam = model.TokenParam(name)
 		return strictjson.Value(v, &r.MaxTokens)
+	case "top_p":
+		r.TopP = new(float64)
+		return strictjson.Value(v, r.TopP)
 	case "temperature":
 		r.Temperature = new(float64)
 		return strictjson.Value(v, r.Temperature)

@@ -63,6 +63,8 @@ type Model struct {
 	MaxOutput     int64 // tokens; 0: unknown
 	InputPrice    int64 // micro-USD per million tokens
 	OutputPrice   int64 // micro-USD per million tokens
+	CachedPrice   int64 // of prompt tokens that the provider reads from its cache; 0: InputPrice
+	WritePrice    int64 // of prompt tokens that the provider writes to its cache; 0: InputPrice
 	// Known says that the prices are known. A model with unknown prices cannot be used; a
 	// known price of 0 is free.
 	Known       bool

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 )
@@ -8,23 +9,48 @@ import (
 // pricedTokens is the number of tokens that a price is for.
 const pricedTokens = 1_000_000
 
-// Cost returns the cost of a call in micro-USD: the exact sum for input and output
-// tokens, rounded up once (docs/reference/inference-router.md, Cost). Negative counts are
-// taken as 0. It returns [math.MaxInt64], which no account can pay, if the price is
-// unknown or the cost exceeds int64.
-//
-// Cached prompt tokens are part of in and have the full price: the registry has no
-// discount for them, and a hold must not be too small.
-func (m Model) Cost(in, out int64) int64 {
-	if !m.Known || m.InputPrice < 0 || m.OutputPrice < 0 {
+// Tokens is the consumption of a call. Negative counts are taken as 0.
+type Tokens struct {
+	Input   int64 // the whole prompt
+	Cached  int64 // of Input, read from the provider's cache
+	Written int64 // of Input, written to the provider's cache
+	Output  int64
+}
+
+// Cost returns the cost of a call in micro-USD: the exact sum over all kinds of tokens,
+// rounded up once (docs/reference/inference-router.md, Cost). It returns [math.MaxInt64],
+// which no account can pay, if the price is unknown or the cost exceeds int64.
+func (m Model) Cost(t Tokens) int64 {
+	cached := min(count(t.Cached), count(t.Input))
+	written := min(count(t.Written), count(t.Input)-cached)
+	return m.sum([...][2]uint64{
+		{count(t.Input) - cached - written, uint64(m.InputPrice)},
+		{cached, uint64(cmp.Or(m.CachedPrice, m.InputPrice))},
+		{written, uint64(cmp.Or(m.WritePrice, m.InputPrice))},
+		{count(t.Output), uint64(m.OutputPrice)},
+	})
+}
+
+// Most returns the highest cost of a call with this many tokens: the amount of its hold.
+// It assumes that the provider reads no part of the prompt from its cache and writes all
+// of it there.
+func (m Model) Most(input, output int64) int64 {
+	return m.Cost(Tokens{Input: input, Written: max(0, input), Output: output})
+}
+
+// sum returns the sum of the products of tokens and prices, for pricedTokens tokens.
+func (m Model) sum(products [4][2]uint64) int64 {
+	if !m.Known || min(m.InputPrice, m.OutputPrice, m.CachedPrice, m.WritePrice) < 0 {
 		return math.MaxInt64
 	}
-	// The sum fits 128 bits: each product is below 2^126.
-	inHi, inLo := bits.Mul64(count(in), uint64(m.InputPrice))
-	outHi, outLo := bits.Mul64(count(out), uint64(m.OutputPrice))
-	lo, carry := bits.Add64(inLo, outLo, 0)
-	hi, _ := bits.Add64(inHi, outHi, carry)
-	lo, carry = bits.Add64(lo, pricedTokens-1, 0)
+	var hi, lo uint64
+	for _, p := range products { // the sum fits 128 bits: each product is below 2^126
+		h, l := bits.Mul64(p[0], p[1])
+		var carry uint64
+		lo, carry = bits.Add64(lo, l, 0)
+		hi += h + carry
+	}
+	lo, carry := bits.Add64(lo, pricedTokens-1, 0)
 	hi += carry
 	if hi >= pricedTokens {
 		return math.MaxInt64

@@ -51,7 +51,7 @@ func TestCost(t *testing.T) {
 		{"gpt-4.1", 2000, 500, 8_000},
 		{"gpt-4.1", -1, -1, 0},
 	} {
-		if got := get(t, baseline(t), c.id).Cost(c.in, c.out); got != c.want {
+		if got := get(t, baseline(t), c.id).Cost(model.Tokens{Input: c.in, Output: c.out}); got != c.want {
 			t.Errorf("%s: %d in, %d out: got %d, want %d", c.id, c.in, c.out, got, c.want)
 		}
 	}
@@ -73,7 +73,7 @@ func TestCostIsTheExactSumRoundedUpOnce(t *testing.T) {
 		if !want.IsInt64() {
 			want.SetInt64(math.MaxInt64)
 		}
-		if got := m.Cost(in, out); got != want.Int64() {
+		if got := m.Cost(model.Tokens{Input: in, Output: out}); got != want.Int64() {
 			t.Fatalf("got %d, want %s", got, want)
 		}
 	})
@@ -82,12 +82,12 @@ func TestCostIsTheExactSumRoundedUpOnce(t *testing.T) {
 func TestUnknownPriceIsNotFree(t *testing.T) {
 	t.Parallel()
 	m := model.Model{ID: "new", Provider: "openai"}
-	if m.Free() || m.Unusable() == "" || m.Cost(1, 1) != math.MaxInt64 {
-		t.Errorf("got free %v, unusable %q, cost %d; want not free, a reason, the largest cost", m.Free(), m.Unusable(), m.Cost(1, 1))
+	if m.Free() || m.Unusable() == "" || m.Cost(model.Tokens{Input: 1, Output: 1}) != math.MaxInt64 {
+		t.Errorf("got free %v, unusable %q, cost %d; want not free, a reason, the largest cost", m.Free(), m.Unusable(), m.Cost(model.Tokens{Input: 1, Output: 1}))
 	}
 	m.Known = true
-	if !m.Free() || m.Unusable() != "" || m.Cost(1, 1) != 0 {
-		t.Errorf("declared free: got free %v, unusable %q, cost %d", m.Free(), m.Unusable(), m.Cost(1, 1))
+	if !m.Free() || m.Unusable() != "" || m.Cost(model.Tokens{Input: 1, Output: 1}) != 0 {
+		t.Errorf("declared free: got free %v, unusable %q, cost %d", m.Free(), m.Unusable(), m.Cost(model.Tokens{Input: 1, Output: 1}))
 	}
 }
 
@@ -118,6 +118,40 @@ func TestTokensOfPartsCoverTheWhole(t *testing.T) {
 func BenchmarkCost(b *testing.B) {
 	m := model.Baseline()[0]
 	for b.Loop() {
-		m.Cost(100_000, 8192)
+		m.Cost(model.Tokens{Input: 100_000, Cached: 50_000, Output: 8192})
+	}
+}
+
+// TestCachedCost checks the prices of tokens that are read from and written to a cache,
+// and that no call can cost more than its hold.
+func TestCachedCost(t *testing.T) {
+	t.Parallel()
+	m := model.Model{Known: true, InputPrice: 1_000_000, OutputPrice: 5_000_000, CachedPrice: 100_000, WritePrice: 1_250_000}
+	for _, c := range []struct {
+		tokens model.Tokens
+		want   int64
+	}{
+		{model.Tokens{Input: 1000, Output: 100}, 1500},
+		{model.Tokens{Input: 1000, Cached: 1000}, 100},
+		{model.Tokens{Input: 1000, Written: 1000}, 1250},
+		{model.Tokens{Input: 1000, Cached: 600, Written: 300, Output: 10}, 60 + 375 + 100 + 50},
+		{model.Tokens{Input: 1000, Cached: 5000, Written: 5000}, 100}, // more than the prompt has
+		{model.Tokens{Input: 1000, Cached: -1, Written: -1}, 1000},
+		{model.Tokens{Input: 1, Cached: 1}, 1}, // rounded up once
+	} {
+		if got := m.Cost(c.tokens); got != c.want {
+			t.Errorf("%+v: got %d, want %d", c.tokens, got, c.want)
+		}
+		if most := m.Most(c.tokens.Input, c.tokens.Output); most < m.Cost(c.tokens) {
+			t.Errorf("%+v costs more than the hold of %d", c.tokens, most)
+		}
+	}
+	m.CachedPrice, m.WritePrice = 0, 0
+	if got := m.Cost(model.Tokens{Input: 1000, Cached: 500, Written: 500}); got != 1000 {
+		t.Errorf("without prices for the cache: got %d, want the input price, 1000", got)
+	}
+	m.CachedPrice = -1
+	if got := m.Cost(model.Tokens{Input: 1}); got != math.MaxInt64 {
+		t.Errorf("a negative price: got %d", got)
 	}
 }

@@ -22,7 +22,7 @@ func NewRegistry(models ...Model) (*Registry, error) {
 		if m.ID == "" || m.Provider == "" {
 			return nil, fmt.Errorf("model %q of provider %q: id and provider are both needed", m.ID, m.Provider)
 		}
-		if min(m.InputPrice, m.OutputPrice, m.ContextWindow, m.MaxOutput) < 0 {
+		if min(m.InputPrice, m.OutputPrice, m.CachedPrice, m.WritePrice, m.ContextWindow, m.MaxOutput) < 0 {
 			return nil, fmt.Errorf("model %q: prices and limits cannot be negative", m.ID)
 		}
 		switch m.TokenParam {
@@ -79,5 +79,30 @@ func Baseline() []Model {
 		base("gpt-4.1", api.TierNormal, 2_000_000, 8_000_000, 32_768),
 		base("gpt-4.1-mini", api.TierLow, 400_000, 1_600_000, 16_384),
 		base("gpt-4.1-nano", api.TierCritical, 100_000, 400_000, 16_384),
+	}
+}
+
+// Claude returns Anthropic's models with their list prices. An id stands for all versions
+// of its model: the API lists them with a date.
+func Claude() []Model {
+	claude := func(id string, tier api.Tier, in, out, window, maxOutput int64) Model {
+		return Model{
+			ID: id, Provider: "anthropic", TierMinimum: tier, InputPrice: in, OutputPrice: out, Known: true,
+			CachedPrice: in / 10, WritePrice: in + in/4, // a mark of the cache is valid for five minutes
+			ContextWindow: window, MaxOutput: maxOutput, Tools: true,
+		}
+	}
+	const usd = 1_000_000
+	sonnet := claude("claude-sonnet-4-5", api.TierNormal, 3*usd, 15*usd, 200_000, 64_000)
+	haiku := claude("claude-haiku-4-5", api.TierCritical, 1*usd, 5*usd, 200_000, 64_000)
+	sonnet.Fallback, haiku.Fallback = true, true
+	return []Model{
+		sonnet, haiku,
+		claude("claude-sonnet-4-6", api.TierNormal, 3*usd, 15*usd, 200_000, 64_000),
+		claude("claude-opus-4-5", api.TierHigh, 5*usd, 25*usd, 200_000, 64_000),
+		claude("claude-opus-4-6", api.TierHigh, 5*usd, 25*usd, 200_000, 64_000),
+		claude("claude-opus-4-7", api.TierHigh, 5*usd, 25*usd, 200_000, 64_000),
+		claude("claude-opus-4-8", api.TierHigh, 5*usd, 25*usd, 200_000, 64_000),
+		claude("claude-opus-5", api.TierHigh, 5*usd, 25*usd, 200_000, 64_000),
 	}
 }

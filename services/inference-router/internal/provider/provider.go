@@ -9,6 +9,7 @@ package provider
 
 import (
 	"context"
+	"encoding/json"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
@@ -77,15 +78,35 @@ type EncodedPrompt struct {
 
 // Request is one call. Its prompt is in Messages and Tools, or in Raw.
 type Request struct {
-	Model       string
-	Messages    []Message
-	Tools       []Tool
-	Raw         *EncodedPrompt   // nil: the prompt is in Messages and Tools
-	MaxTokens   int64            // output limit; 0 sends none
-	TokenParam  model.TokenParam // field for the limit; zero is max_tokens
-	Temperature *float64         // nil: the provider's default
-	Seed        *int64           // nil sends none
+	Model      string
+	Messages   []Message
+	Tools      []Tool
+	Raw        *EncodedPrompt   // nil: the prompt is in Messages and Tools
+	MaxTokens  int64            // output limit; 0 sends none
+	TokenParam model.TokenParam // field for the limit; zero is max_tokens
+
+	Options
 }
+
+// Options are the settings of a call that callers of the HTTP surfaces choose. Zero values
+// are not sent. An adapter leaves out what its protocol does not have.
+type Options struct {
+	Temperature    *float64
+	TopP           *float64
+	Seed           *int64
+	Stop           []string        // texts that end the answer
+	ToolChoice     string          // one of the constants, or a tool's name after [OneTool]; "" is auto
+	SingleCall     bool            // at most one tool call in an answer
+	ResponseFormat json.RawMessage // in OpenAI's form
+}
+
+// The values of [Options.ToolChoice].
+const (
+	ToolsAuto     = "auto"
+	ToolsNone     = "none"
+	ToolsRequired = "required"
+	OneTool       = "tool:" // before the name of the tool that has to be called
+)
 
 // Decode returns the request with its prompt decoded into Messages and Tools.
 func (r Request) Decode() (Request, error) {
@@ -151,9 +172,15 @@ func (r Request) Size() int64 {
 type Usage struct {
 	Input       int64 // the whole prompt
 	CachedInput int64 // of Input, read from the provider's cache
+	CacheWrite  int64 // of Input, written to the provider's cache
 	Output      int64 // the whole answer
 	Reasoning   int64 // of Output, not part of the text
 	Estimated   bool  // not reported by the provider, computed from the texts
+}
+
+// Tokens returns the numbers of tokens by price.
+func (u Usage) Tokens() model.Tokens {
+	return model.Tokens{Input: u.Input, Cached: u.CachedInput, Written: u.CacheWrite, Output: u.Output}
 }
 
 // Finish reasons to which adapters translate those of the provider. Others pass

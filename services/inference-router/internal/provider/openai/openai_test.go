@@ -61,6 +61,8 @@ func (dialect) Read(r *http.Request) (provider.Request, string, error) {
 	return req.Request, strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "), err
 }
 
+func (dialect) Carries(req provider.Request) provider.Request { return req }
+
 func (dialect) Stream(w http.ResponseWriter) providertest.Stream {
 	return stream{openaitest.NewStream(w, "chatcmpl-1", "m-1", 0)}
 }

@@ -2,10 +2,12 @@ package openai
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/openai/openai-go/v3/option"
 
@@ -39,20 +41,30 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		prompt = &provider.EncodedPrompt{Messages: chat.Encode(merged), Tools: tools, Offered: len(req.Tools)}
 	}
 	head := struct {
-		Model               string   `json:"model"`
-		MaxTokens           int64    `json:"max_tokens,omitempty"`
-		MaxCompletionTokens int64    `json:"max_completion_tokens,omitempty"`
-		Temperature         *float64 `json:"temperature,omitempty"`
-		Seed                *int64   `json:"seed,omitempty"`
-		Stream              bool     `json:"stream,omitempty"`
-		StreamOptions       *usage   `json:"stream_options,omitempty"`
-		ToolChoice          string   `json:"tool_choice,omitempty"`
-	}{Model: req.Model, Temperature: req.Temperature, Seed: req.Seed, Stream: !d.noStream}
+		Model               string          `json:"model"`
+		MaxTokens           int64           `json:"max_tokens,omitempty"`
+		MaxCompletionTokens int64           `json:"max_completion_tokens,omitempty"`
+		Temperature         *float64        `json:"temperature,omitempty"`
+		TopP                *float64        `json:"top_p,omitempty"`
+		Seed                *int64          `json:"seed,omitempty"`
+		Stop                []string        `json:"stop,omitempty"`
+		ResponseFormat      json.RawMessage `json:"response_format,omitempty"`
+		Stream              bool            `json:"stream,omitempty"`
+		StreamOptions       *usage          `json:"stream_options,omitempty"`
+		ToolChoice          any             `json:"tool_choice,omitempty"`
+		ParallelToolCalls   *bool           `json:"parallel_tool_calls,omitempty"`
+	}{
+		Model: req.Model, Temperature: req.Temperature, TopP: req.TopP, Seed: req.Seed, Stop: req.Stop,
+		ResponseFormat: req.ResponseFormat, Stream: !d.noStream,
+	}
 	if !d.noStream && !d.noStreamOptions {
 		head.StreamOptions = &usage{IncludeUsage: true}
 	}
 	if prompt.Offered > 0 {
-		head.ToolChoice = "auto"
+		head.ToolChoice = toolChoice(req.ToolChoice)
+		if req.SingleCall {
+			head.ParallelToolCalls = new(bool)
+		}
 	}
 	limit := req.TokenParam
 	if d.tokens != "" {
@@ -75,6 +87,14 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 	}
 	out = append(out, ',')
 	return append(out, rest[1:]...), nil
+}
+
+// toolChoice returns the choice of tools in the protocol's form.
+func toolChoice(choice string) any {
+	if name, ok := strings.CutPrefix(choice, provider.OneTool); ok {
+		return map[string]any{"type": "function", "function": map[string]string{"name": name}}
+	}
+	return cmp.Or(choice, provider.ToolsAuto)
 }
 
 type usage struct {

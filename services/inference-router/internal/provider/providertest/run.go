@@ -81,7 +81,7 @@ func answers(t *testing.T, open Open) {
 				{Name: "exec", Description: "run", Schema: []byte(`{"type":"object","properties":{"command":{"type":"string"}}}`)},
 				{Name: "noop"},
 			},
-			MaxTokens: 512, TokenParam: model.MaxCompletionTokens, Seed: &seed, Temperature: &temperature,
+			MaxTokens: 512, TokenParam: model.MaxCompletionTokens, Options: provider.Options{Seed: &seed, Temperature: &temperature},
 		}
 		if _, err := p.Complete(t.Context(), req, nil); err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func answers(t *testing.T, open Open) {
 			t.Fatal(err)
 		}
 		got, keys := s.Requests()
-		want := []provider.Request{req, {Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a\nb"}}, MaxTokens: 9, TokenParam: model.MaxTokens}}
+		want := []provider.Request{s.Carries(req), {Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a\nb"}}, MaxTokens: 9, TokenParam: model.MaxTokens}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

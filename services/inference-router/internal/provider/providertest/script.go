@@ -22,6 +22,9 @@ const Key = "sk-conformance-0123456789"
 type Dialect interface {
 	// Read decodes a completion request and its key.
 	Read(r *http.Request) (req provider.Request, key string, err error)
+	// Carries returns the request that arrives if req is sent: without the options that the
+	// protocol does not have.
+	Carries(req provider.Request) provider.Request
 	// Stream returns a streamed answer. It writes nothing.
 	Stream(w http.ResponseWriter) Stream
 	// Fail answers with a fault. The caller has set Retry-After.
@@ -75,6 +78,9 @@ type Script struct {
 
 // NewScript returns a script that answers in the dialect.
 func NewScript(d Dialect) *Script { return &Script{dialect: d, gone: make(chan struct{}, 1)} }
+
+// Carries is that of the dialect.
+func (s *Script) Carries(req provider.Request) provider.Request { return s.dialect.Carries(req) }
 
 // Next queues the answer to one call.
 func (s *Script) Next(answer func(*Answer)) {

@@ -1,0 +1,4 @@
+package anthropic
+
+// Body is the encoding of a request.
+var Body = body

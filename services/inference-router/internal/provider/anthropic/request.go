@@ -1,0 +1,195 @@
+package anthropic
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// defaultMaxTokens is the output limit of a request without one: the protocol requires a
+// limit.
+const defaultMaxTokens = 4096
+
+// The request of the Messages API, in the order of its fields that providers hash for
+// their cache: tools, system, messages.
+type (
+	request struct {
+		Model       string    `json:"model"`
+		MaxTokens   int64     `json:"max_tokens"`
+		Tools       []tool    `json:"tools,omitempty"`
+		ToolChoice  *choice   `json:"tool_choice,omitempty"`
+		System      []block   `json:"system,omitempty"`
+		Messages    []message `json:"messages"`
+		Temperature *float64  `json:"temperature,omitempty"`
+		TopP        *float64  `json:"top_p,omitempty"`
+		Stop        []string  `json:"stop_sequences,omitempty"`
+		Stream      bool      `json:"stream"`
+	}
+	message struct {
+		Role    string  `json:"role"`
+		Content []block `json:"content"`
+	}
+	block struct {
+		Type      string          `json:"type"`
+		Text      string          `json:"text,omitempty"`        // of text
+		ID        string          `json:"id,omitempty"`          // of tool_use
+		Name      string          `json:"name,omitempty"`        // of tool_use
+		Input     json.RawMessage `json:"input,omitempty"`       // of tool_use
+		ToolUseID string          `json:"tool_use_id,omitempty"` // of tool_result
+		Content   string          `json:"content,omitempty"`     // of tool_result
+		Cache     *cache          `json:"cache_control,omitempty"`
+	}
+	tool struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		InputSchema json.RawMessage `json:"input_schema"`
+		Cache       *cache          `json:"cache_control,omitempty"`
+	}
+	cache struct {
+		Type string `json:"type"`
+	}
+	choice struct {
+		Type   string `json:"type"`
+		Name   string `json:"name,omitempty"`
+		Single bool   `json:"disable_parallel_tool_use,omitempty"`
+	}
+)
+
+// marked ends a part of the prompt that the provider caches for five minutes.
+//
+//nolint:gochecknoglobals // a constant
+var marked = &cache{Type: "ephemeral"}
+
+// body encodes the request. The result depends only on the prompt, and equal beginnings
+// of prompts have equal encodings, so that the provider's cache recognises them. At most
+// three of the four permitted cache marks are set: after the tools, the system messages
+// and the last message.
+func body(req provider.Request) ([]byte, error) {
+	req, err := req.Decode()
+	if err != nil {
+		return nil, err
+	}
+	if err := chat.Roles(req.Messages); err != nil {
+		return nil, err
+	}
+	out := request{Model: req.Model, MaxTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, Stop: req.Stop, Stream: true}
+	if out.MaxTokens <= 0 {
+		out.MaxTokens = defaultMaxTokens
+	}
+	for _, t := range req.Tools {
+		schema := t.Schema
+		if len(schema) == 0 {
+			schema = json.RawMessage(`{"type":"object"}`)
+		}
+		out.Tools = append(out.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema})
+	}
+	if n := len(out.Tools); n > 0 {
+		out.ToolChoice = toolChoice(req.Options)
+		out.Tools[n-1].Cache = marked
+	}
+	out.System, out.Messages = blocks(req.Messages)
+	if n := len(out.System); n > 0 {
+		out.System[n-1].Cache = marked
+	}
+	if len(out.Messages) == 0 {
+		return nil, chat.ErrNoMessages
+	}
+	last := out.Messages[len(out.Messages)-1].Content
+	last[len(last)-1].Cache = marked
+	data, err := api.Encode(out)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	return data, nil
+}
+
+// toolChoice returns the choice of tools in the protocol's form.
+func toolChoice(o provider.Options) *choice {
+	c := &choice{Type: "auto", Single: o.SingleCall}
+	switch name, one := strings.CutPrefix(o.ToolChoice, provider.OneTool); {
+	case one:
+		c.Type, c.Name = "tool", name
+	case o.ToolChoice == provider.ToolsRequired:
+		c.Type = "any"
+	case o.ToolChoice == provider.ToolsNone:
+		return &choice{Type: "none"}
+	}
+	return c
+}
+
+// blocks converts messages to system blocks and to messages whose roles alternate. Results
+// of calls and the user's text that follows them are one message, with the results first,
+// as the protocol requires. Blank texts are omitted, because the protocol refuses them.
+func blocks(messages []provider.Message) (system []block, out []message) {
+	add := func(role string, b ...block) {
+		if len(b) == 0 {
+			return
+		}
+		if n := len(out); n > 0 && out[n-1].Role == role {
+			out[n-1].Content = append(out[n-1].Content, b...)
+			return
+		}
+		out = append(out, message{role, b})
+	}
+	for _, m := range messages {
+		var content []block
+		if m.Role != provider.ToolRole && strings.TrimSpace(m.Content) != "" {
+			content = append(content, block{Type: "text", Text: m.Content})
+		}
+		switch m.Role {
+		case provider.System:
+			system = append(system, content...)
+		case provider.Assistant:
+			for _, c := range m.ToolCalls {
+				content = append(content, block{Type: "tool_use", ID: c.ID, Name: c.Name, Input: input(c.Arguments)})
+			}
+			add("assistant", content...)
+		case provider.ToolRole:
+			add("user", block{Type: "tool_result", ToolUseID: m.ToolCallID, Content: m.Content})
+		default:
+			add("user", content...)
+		}
+	}
+	for _, m := range out {
+		slices.SortStableFunc(m.Content, func(a, b block) int { return rank(a) - rank(b) })
+	}
+	return system, out
+}
+
+// rank orders the blocks of a message: results before everything else.
+func rank(b block) int {
+	if b.Type == "tool_result" {
+		return 0
+	}
+	return 1
+}
+
+// input returns the arguments of a call as the JSON object that the protocol requires.
+// Other JSON becomes the field value of an object, and text that is not JSON the field
+// _raw (docs/reference/inference-router.md, Messages).
+func input(arguments string) json.RawMessage {
+	text := strings.TrimSpace(arguments)
+	switch {
+	case text == "":
+		return json.RawMessage(`{}`)
+	case !json.Valid([]byte(text)):
+		return field("_raw", arguments)
+	case text[0] != '{':
+		return field("value", json.RawMessage(text))
+	}
+	return json.RawMessage(text)
+}
+
+func field(name string, value any) json.RawMessage {
+	data, err := json.Marshal(map[string]any{name: value})
+	if err != nil {
+		return json.RawMessage(`{}`)
+	}
+	return data
+}
