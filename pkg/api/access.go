@@ -63,7 +63,7 @@ func accessOf(o Owner) Access {
 			Objects:  []string{Outputs},
 		}
 	case Inference:
-		return Access{Calls: []Message{Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}}}
+		return Access{Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}}}
 	case Heartbeat:
 		return Access{
 			Calls: []Message{ListKeys{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},

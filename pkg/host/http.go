@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -74,10 +75,12 @@ func wrongHost(w http.ResponseWriter, host string) {
 
 func (e *edge) Public(pattern string, h http.HandlerFunc) { e.mux.Handle(pattern, h) }
 
-func (e *edge) Handle(pattern string, h http.HandlerFunc) {
+func (e *edge) Handle(pattern string, h http.HandlerFunc) { e.HandleAs(pattern, WriteError, h) }
+
+func (e *edge) HandleAs(pattern string, refuse func(http.ResponseWriter, int, error), h http.HandlerFunc) {
 	e.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		if err := e.authorize(r); err != nil {
-			WriteError(w, http.StatusUnauthorized, err)
+			refuse(w, http.StatusUnauthorized, err)
 			return
 		}
 		h(w, r)
@@ -88,7 +91,7 @@ func (e *edge) authorize(r *http.Request) error {
 	if e.open {
 		return &api.Error{Code: api.Denied, Message: "no operator's token is configured", Next: "set ANIMA_TOKEN_FILE and start again"}
 	}
-	given := r.Header.Get("Authorization")
+	given := cmp.Or(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key")) // the latter is Anthropic's
 	// The scheme is case-insensitive (RFC 9110 §11.1); existing clients send the key
 	// without a scheme (docs/reference/platform.md, HTTP access).
 	if scheme, key, ok := strings.Cut(given, " "); ok && strings.EqualFold(scheme, "Bearer") {
@@ -187,13 +190,20 @@ func WriteError(w http.ResponseWriter, status int, err error) {
 	if status == 0 {
 		status = StatusOf(err)
 	}
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusInsufficientStorage {
-		after := max(1, (e.RetryAfter+999)/1000)
-		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
-	}
+	SetRetryAfter(w, status, e)
 	told := *e
 	told.Next = api.Advice(e)
 	writeJSON(w, status, map[string]*api.Error{"error": &told})
+}
+
+// SetRetryAfter sets the header Retry-After of an answer with a status after which the
+// request may be repeated: the time that err has, at least a second.
+func SetRetryAfter(w http.ResponseWriter, status int, err error) {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusInsufficientStorage:
+		after := max(1, (api.Wire(err).RetryAfter+999)/1000)
+		w.Header().Set("Retry-After", strconv.FormatInt(after, 10))
+	}
 }
 
 // WriteJSON responds with status 200 and v, or with err if it is not nil.

@@ -12,6 +12,9 @@ import (
 type Routes interface {
 	// Handle adds a route for the operator: requests without the token are refused.
 	Handle(pattern string, h http.HandlerFunc)
+	// HandleAs is Handle for a route of another protocol: refuse writes the answer to a
+	// request without the token, with the given status.
+	HandleAs(pattern string, refuse func(w http.ResponseWriter, status int, err error), h http.HandlerFunc)
 	// Public adds a route that does its own authentication, or needs none.
 	Public(pattern string, h http.HandlerFunc)
 }
@@ -28,4 +31,8 @@ func (r serviceRoutes) Public(pattern string, h http.HandlerFunc) {
 
 func (r serviceRoutes) Handle(pattern string, h http.HandlerFunc) {
 	r.edge.Handle(pattern, telemetry.NewHandler(r.tracers, h).ServeHTTP)
+}
+
+func (r serviceRoutes) HandleAs(pattern string, refuse func(http.ResponseWriter, int, error), h http.HandlerFunc) {
+	r.edge.HandleAs(pattern, refuse, telemetry.NewHandler(r.tracers, h).ServeHTTP)
 }

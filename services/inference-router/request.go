@@ -16,7 +16,8 @@ import (
 type callRequest struct {
 	api.Complete
 
-	raw *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
+	raw     *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
+	options provider.Options        // of a call over HTTP
 }
 
 // readRequest reads a call with an encoded prompt. It checks the encoded bytes,
@@ -52,7 +53,7 @@ func promptError(err error) error {
 // request returns the request to a model. It decodes and normalizes the prompt unless the
 // encoded bytes can be sent unchanged.
 func request(req callRequest, m model.Model, limit int64) (provider.Request, error) {
-	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam, Messages: req.Messages, Tools: req.Tools, Raw: req.raw}
+	out := provider.Request{Model: m.ID, MaxTokens: limit, TokenParam: m.TokenParam, Messages: req.Messages, Tools: req.Tools, Raw: req.raw, Options: req.options}
 	if out.Raw != nil && (m.Tools || out.Raw.Offered == 0) {
 		return out, nil
 	}

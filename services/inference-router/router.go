@@ -103,7 +103,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
 	h.settler.send = h.sendSettlements
-	env.HTTP.Handle("GET /v1/models", h.httpModels)
+	h.httpRoutes(env.HTTP)
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
 		bus.Stream(h.completeV2, bus.Workers(cfg.Workers)),

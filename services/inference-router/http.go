@@ -1,0 +1,195 @@
+package router
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/host"
+
+	"github.com/anima-run/anima/services/inference-router/internal/surface"
+)
+
+// balanceTimeout is how long a call waits for the tier of its agent. Without it the call is
+// routed like one of an agent with an unknown balance.
+const balanceTimeout = 2 * time.Second
+
+// maxCallBody is the largest body of a model call over HTTP, in bytes.
+const maxCallBody = 8 << 20
+
+// Headers of a model call over HTTP.
+const (
+	headerAgent = "Anima-Agent"     // id of the agent that pays; the request's own field for a user has the same meaning
+	headerTask  = "Anima-Task"      // task of the routing matrix; agent_turn if it is missing
+	headerKey   = "Idempotency-Key" // a repeated request with the same key gets the stored answer
+)
+
+// httpRoutes adds the routes of the HTTP surfaces: the protocols of OpenAI and Anthropic
+// before the same calls as over NATS.
+func (h *handlers) httpRoutes(routes host.Routes) {
+	routes.Handle("GET /v1/models", h.httpModels)
+	for pattern, d := range map[string]surface.Dialect{"POST /v1/chat/completions": surface.OpenAI{}, "POST /anthropic/v1/messages": surface.Anthropic{}} {
+		routes.HandleAs(pattern, d.Refuse, func(w http.ResponseWriter, r *http.Request) { h.httpCall(w, r, d) })
+	}
+}
+
+// httpCall makes one model call for an HTTP caller. When the caller disconnects, the call
+// is canceled at the provider, and what was generated is billed. After a crash the caller
+// repeats the request with its key: a stored answer is returned without another payment.
+func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Dialect) {
+	body, err := host.ReadBody(w, r, maxCallBody)
+	if err != nil {
+		d.Refuse(w, host.StatusOf(err), err)
+		return
+	}
+	in, err := d.Read(body)
+	if err != nil {
+		d.Refuse(w, host.StatusOf(err), err)
+		return
+	}
+	req, err := h.httpRequest(r, in)
+	if err != nil {
+		d.Refuse(w, host.StatusOf(err), err)
+		return
+	}
+	head := surface.Head{ID: req.ID, Model: in.Model, Created: h.now().Unix(), Usage: in.Usage}
+	if !in.Stream {
+		answer, err := h.completion(r.Context(), req, func(api.Delta) error { return nil })
+		if err != nil {
+			refuse(w, d, err)
+			return
+		}
+		d.Answer(w, head, answer)
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	out := &httpStream{stream: d.Stream(w, head), cancel: cancel}
+	answer, err := h.completion(ctx, req, out.delta)
+	out.end(answer, err, func(err error) { refuse(w, d, err) })
+}
+
+// httpRequest returns the call of an HTTP request. The agent's tier is that of its balance;
+// if the balance cannot be read, the tier is unknown.
+func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest, error) {
+	agent := r.Header.Get(headerAgent)
+	if agent == "" {
+		agent = in.User
+	}
+	if !api.ValidKey(agent) {
+		return callRequest{}, &api.Error{
+			Code: api.Invalid, Message: "the request does not name the agent that pays",
+			Next: "send its id in the header " + headerAgent + ", or as the user of the request",
+		}
+	}
+	key := r.Header.Get(headerKey)
+	if key == "" {
+		key = rand.Text()
+	}
+	req := callRequest{
+		Complete: api.Complete{
+			ID: "http/" + agent + "/" + key, Agent: agent, Session: "http", Turn: "http/" + key, Task: api.TaskTurn, Model: in.Model,
+			Messages: in.Messages, Tools: in.Tools, MaxTokens: in.MaxTokens,
+		},
+		options: in.Options,
+	}
+	if task := r.Header.Get(headerTask); task != "" {
+		req.Task = api.Task(task)
+	}
+	if len(req.ID) > maxID {
+		return req, api.Errorf(api.Invalid, "the header %s is longer than %d bytes", headerKey, maxID-len("http/")-len(agent)-1)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), balanceTimeout)
+	defer cancel()
+	funds, err := bus.Call[api.Balance](ctx, h.bus, api.GetBalance{Agent: agent})
+	switch {
+	case err == nil:
+		req.Tier = funds.Tier
+	case api.CodeOf(err) == api.NotFound: // not 404, which clients take for a wrong address and retry
+		return req, &api.Error{Code: api.Invalid, Message: "the agent " + agent + " has no account", Next: "anima agent list shows the agents"}
+	default:
+		h.log.WarnContext(r.Context(), "balance not read, the tier is unknown", "agent", agent, "err", err)
+	}
+	return req, nil
+}
+
+// refuse writes an error with its status and, where a later request may succeed, the time
+// to wait.
+func refuse(w http.ResponseWriter, d surface.Dialect, err error) {
+	status := host.StatusOf(err)
+	host.SetRetryAfter(w, status, err)
+	d.Refuse(w, status, err)
+}
+
+// httpStream sends the deltas of a call to an HTTP caller. It is safe for concurrent use.
+type httpStream struct {
+	stream surface.Stream
+	cancel context.CancelFunc // ends the call
+
+	mu     sync.Mutex
+	sent   strings.Builder // text that the caller has
+	answer *api.Completion // the stored answer
+	broken bool            // the caller has text of a failed attempt, or has disconnected
+}
+
+// errRestarted is the error of a stream whose text cannot be taken back.
+var errRestarted = &api.Error{
+	Code: api.Unavailable, Reason: api.ReasonProvider, Message: "the model failed after the beginning of its answer",
+	Next: "send the request again",
+}
+
+// delta sends the text of a delta. If the text that was sent is void, it ends the call:
+// the protocols cannot take text back.
+func (s *httpStream) delta(d api.Delta) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if d.Answer != nil {
+		s.answer = d.Answer
+	}
+	if s.broken {
+		return nil
+	}
+	piece := d.Content
+	if d.Discard && s.sent.Len() > 0 {
+		// A repeated text is cut after its first occurrence: what was sent continues it.
+		s.broken = piece == "" || !strings.HasPrefix(s.sent.String(), piece)
+		piece = ""
+	}
+	if piece != "" && !s.broken {
+		s.sent.WriteString(piece)
+		s.broken = s.stream.Text(piece) != nil
+	}
+	if s.broken {
+		s.cancel()
+	}
+	return nil
+}
+
+// end sends the end of the answer, or the error. An error before the first text is a whole
+// answer with its status.
+func (s *httpStream) end(c api.Completion, err error, refuse func(error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil && s.answer != nil && !s.broken {
+		c, err = *s.answer, nil // only the settlement failed, and it is repeated
+	}
+	switch {
+	case s.broken:
+		_ = s.stream.Fail(http.StatusBadGateway, errRestarted) // the caller may have disconnected
+	case err != nil && s.sent.Len() == 0:
+		refuse(err)
+	case err != nil:
+		_ = s.stream.Fail(host.StatusOf(err), err)
+	default:
+		// A stored answer comes without deltas.
+		if rest, ok := strings.CutPrefix(c.Text, s.sent.String()); ok && rest != "" && s.stream.Text(rest) != nil {
+			return
+		}
+		_ = s.stream.End(c)
+	}
+}

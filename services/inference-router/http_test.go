@@ -1,0 +1,381 @@
+package router_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	anthropic "github.com/anthropics/anthropic-sdk-go"
+	anthropicoption "github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/shared"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/inference-router/openaitest"
+)
+
+// caller makes the same calls in one protocol with its official client.
+type caller interface {
+	// plain returns the text, the finish reason, the arguments of the calls, and the
+	// tokens of prompt and answer.
+	plain(ctx context.Context, model, text string) (said, error)
+	// stream is plain for a streamed answer. It calls first when the first text has
+	// arrived.
+	stream(ctx context.Context, model, text string, first func()) (said, error)
+	// status returns the HTTP status and the type of an error of the client.
+	status(err error) (int, string)
+}
+
+type said struct {
+	text, finish string
+	calls        []string
+	input        int64
+	output       int64
+}
+
+type openaiCaller struct{ c openai.Client }
+
+func (o openaiCaller) params(model, text string) openai.ChatCompletionNewParams {
+	return openai.ChatCompletionNewParams{
+		Model: model, User: openai.String("lucky"), Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("be brief"), openai.UserMessage(text)},
+		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{Name: "look", Parameters: shared.FunctionParameters{"type": "object"}})},
+	}
+}
+
+func openaiSaid(m openai.ChatCompletion) said {
+	out := said{text: m.Choices[0].Message.Content, finish: m.Choices[0].FinishReason, input: m.Usage.PromptTokens, output: m.Usage.CompletionTokens}
+	for _, c := range m.Choices[0].Message.ToolCalls {
+		out.calls = append(out.calls, c.Function.Name+c.Function.Arguments)
+	}
+	return out
+}
+
+func (o openaiCaller) plain(ctx context.Context, model, text string) (said, error) {
+	m, err := o.c.Chat.Completions.New(ctx, o.params(model, text))
+	if err != nil {
+		return said{}, err
+	}
+	return openaiSaid(*m), nil
+}
+
+func (o openaiCaller) stream(ctx context.Context, model, text string, first func()) (said, error) {
+	params := o.params(model, text)
+	params.StreamOptions.IncludeUsage = openai.Bool(true)
+	s := o.c.Chat.Completions.NewStreaming(ctx, params)
+	var all openai.ChatCompletionAccumulator
+	for s.Next() {
+		if !all.AddChunk(s.Current()) {
+			return said{}, errors.New("the chunks do not fit together")
+		}
+		if first != nil && len(all.Choices) > 0 && all.Choices[0].Message.Content != "" {
+			first()
+			first = nil
+		}
+	}
+	if err := s.Err(); err != nil {
+		return said{}, err
+	}
+	return openaiSaid(all.ChatCompletion), nil
+}
+
+func (o openaiCaller) status(err error) (int, string) {
+	if e, ok := errors.AsType[*openai.Error](err); ok {
+		return e.StatusCode, e.Type
+	}
+	return 0, err.Error()
+}
+
+type anthropicCaller struct{ c anthropic.Client }
+
+func (a anthropicCaller) params(model, text string) anthropic.MessageNewParams {
+	return anthropic.MessageNewParams{
+		Model: model, MaxTokens: 100, System: []anthropic.TextBlockParam{{Text: "be brief"}},
+		Metadata: anthropic.MetadataParam{UserID: anthropic.String("lucky")},
+		Messages: []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock(text))},
+		Tools:    []anthropic.ToolUnionParam{anthropic.ToolUnionParamOfTool(anthropic.ToolInputSchemaParam{}, "look")},
+	}
+}
+
+func anthropicSaid(m anthropic.Message) said {
+	out := said{finish: string(m.StopReason), input: m.Usage.InputTokens, output: m.Usage.OutputTokens}
+	for _, b := range m.Content {
+		switch b := b.AsAny().(type) {
+		case anthropic.TextBlock:
+			out.text += b.Text
+		case anthropic.ToolUseBlock:
+			out.calls = append(out.calls, b.Name+string(b.Input))
+		}
+	}
+	return out
+}
+
+func (a anthropicCaller) plain(ctx context.Context, model, text string) (said, error) {
+	m, err := a.c.Messages.New(ctx, a.params(model, text))
+	if err != nil {
+		return said{}, err
+	}
+	return anthropicSaid(*m), nil
+}
+
+func (a anthropicCaller) stream(ctx context.Context, model, text string, first func()) (said, error) {
+	s := a.c.Messages.NewStreaming(ctx, a.params(model, text))
+	var all anthropic.Message
+	for s.Next() {
+		if err := all.Accumulate(s.Current()); err != nil {
+			return said{}, err
+		}
+		if first != nil && len(all.Content) > 0 && all.Content[0].Text != "" {
+			first()
+			first = nil
+		}
+	}
+	if err := s.Err(); err != nil {
+		return said{}, err
+	}
+	if all.StopReason == "" {
+		return said{}, errors.New("the stream ended without a stop reason")
+	}
+	return anthropicSaid(all), nil
+}
+
+func (a anthropicCaller) status(err error) (int, string) {
+	if e, ok := errors.AsType[*anthropic.Error](err); ok {
+		return e.StatusCode, string(e.Type())
+	}
+	return 0, err.Error()
+}
+
+// withBalances answers requests for the balance of agents as treasury does: lucky has
+// credits, and no other agent has an account.
+func withBalances(t *testing.T, w *apptest.World) *apptest.World {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- w.Bus.Serve(ctx, time.Second, func() { close(ready) }, bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
+			if m.Agent != "lucky" {
+				return api.Balance{}, api.Errorf(api.NotFound, "no account %s", m.Agent)
+			}
+			return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
+		}))
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-ready:
+	case err := <-done:
+		done <- nil
+		t.Fatal(err)
+	}
+	return w
+}
+
+// TestSurfaces makes the same calls with the official clients of both protocols.
+func TestSurfaces(t *testing.T) {
+	t.Parallel()
+	for name, p := range map[string]struct {
+		open  func(base, key string) caller
+		words map[string]string // of finish reasons and types of errors
+	}{
+		"openai": {
+			func(base, key string) caller {
+				return openaiCaller{openai.NewClient(option.WithBaseURL(base+"/v1"), option.WithAPIKey(key), option.WithMaxRetries(0))}
+			},
+			map[string]string{"stop": "stop", "calls": "tool_calls", "401": "invalid_request_error", "400": "invalid_request_error"},
+		},
+		"anthropic": {
+			func(base, key string) caller {
+				return anthropicCaller{anthropic.NewClient(anthropicoption.WithBaseURL(base+"/anthropic"), anthropicoption.WithAPIKey(key), anthropicoption.WithMaxRetries(0))}
+			},
+			map[string]string{"stop": "end_turn", "calls": "tool_use", "401": "authentication_error", "400": "invalid_request_error"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := serve(t)
+			w := withBalances(t, start(t, up, nil))
+			c := p.open(w.HTTP, w.Token)
+			const want = "You said: hello. These are enough words to come in several pieces."
+			for kind, call := range map[string]func(text string) (said, error){
+				"plain":  func(text string) (said, error) { return c.plain(t.Context(), "m", text) },
+				"stream": func(text string) (said, error) { return c.stream(t.Context(), "m", text, nil) },
+			} {
+				got, err := call("hello")
+				if err != nil || got.text != want || got.finish != p.words["stop"] || got.input == 0 || got.output == 0 {
+					t.Errorf("%s: got %+v, %v", kind, got, err)
+				}
+				got, err = call("tool")
+				if err != nil || got.text != "I look." || got.finish != p.words["calls"] || len(got.calls) != 1 || got.calls[0] != `look{"at":"it"}` {
+					t.Errorf("%s with a call: got %+v, %v", kind, got, err)
+				}
+				if _, err := call("refused"); err == nil {
+					t.Errorf("%s refused by the provider: got no error", kind)
+				} else if status, word := c.status(err); status != http.StatusBadRequest || word != p.words["400"] {
+					t.Errorf("%s refused by the provider: got %d %s", kind, status, word)
+				}
+			}
+			if _, err := p.open(w.HTTP, "wrong").plain(t.Context(), "m", "hello"); err == nil {
+				t.Error("a wrong key: got no error")
+			} else if status, word := c.status(err); status != http.StatusUnauthorized || word != p.words["401"] {
+				t.Errorf("a wrong key: got %d %s", status, word)
+			}
+			// A caller that leaves ends the call at the provider.
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if _, err := c.stream(ctx, "m", "slow", cancel); !errors.Is(err, context.Canceled) {
+				t.Errorf("a stream that its caller left: got %v", err)
+			}
+			select {
+			case <-up.gone:
+			case <-time.After(30 * time.Second):
+				t.Error("the provider's answer was not canceled")
+			}
+		})
+	}
+}
+
+// TestSurfaceFaults checks that a stream which broke off at the provider does not end like
+// a complete one.
+func TestSurfaceFaults(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(*openaitest.Stream){
+		"reset":   func(*openaitest.Stream) { panic(http.ErrAbortHandler) },
+		"early":   func(*openaitest.Stream) {},
+		"done":    (*openaitest.Stream).Done,
+		"garbage": func(s *openaitest.Stream) { s.Raw("data: {\"choices\": [{\n\n") },
+		"error":   func(s *openaitest.Stream) { s.Error(openaitest.Error{Message: "overloaded", Type: "server_error"}) },
+	}
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := openaitest.Decode(r.Body, r.ContentLength)
+		if err != nil {
+			openaitest.WriteError(w, http.StatusNotFound, openaitest.Error{Message: err.Error()})
+			return
+		}
+		s := openaitest.NewStream(w, "c", req.Model, 1)
+		s.Text("half ")
+		s.Text("an answer")
+		ends[req.Model](s)
+	}))
+	t.Cleanup(up.Close)
+	var models []string
+	for id := range ends {
+		models = append(models, id+"=0/0/128000")
+	}
+	w := withBalances(t, start(t, &provider{url: up.URL + "/v1"}, map[string]string{"ANIMA_INFERENCE_ROUTER_MODELS": strings.Join(models, ",")}))
+	for id := range ends {
+		for path, end := range map[string]string{"/v1/chat/completions": "[DONE]", "/anthropic/v1/messages": "message_stop"} {
+			t.Run(id+path, func(t *testing.T) {
+				t.Parallel()
+				status, body := post(t, w, path, `{"model":"`+id+`","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky")
+				if status != http.StatusOK || !strings.Contains(body, "half ") || !strings.Contains(body, `"error"`) || strings.Contains(body, end) {
+					t.Errorf("got %d %s; want the beginning, an error and no %s", status, body, end)
+				}
+			})
+		}
+	}
+}
+
+// TestSurfaceInput checks the answers to requests that cannot be made.
+func TestSurfaceInput(t *testing.T) {
+	t.Parallel()
+	w := withBalances(t, start(t, serve(t), nil))
+	const hi = `"messages":[{"role":"user","content":"hi"}]`
+	for _, c := range []struct {
+		path, body string
+		want       string // in the message
+	}{
+		{"/v1/chat/completions", `{"model":"m","user":"stranger",` + hi + `}`, "no account"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"metadata":{"user_id":"stranger"},` + hi + `}`, "no account"},
+		{"/v1/chat/completions", `{"model":"m","user":"",` + hi + `}`, "does not name the agent"},
+		{"/v1/chat/completions", `{`, "not a request"},
+		{"/v1/chat/completions", `[]`, "not a request"},
+		{"/v1/chat/completions", `{} {}`, "more than one"},
+		{"/v1/chat/completions", `{` + hi + `}`, "model is missing"},
+		{"/v1/chat/completions", `{"model":"m"}`, "messages is empty"},
+		{"/v1/chat/completions", `{"model":"m","n":2,` + hi + `}`, "one answer"},
+		{"/v1/chat/completions", `{"model":"m","max_tokens":-1,` + hi + `}`, "negative"},
+		{"/v1/chat/completions", `{"model":"m","tool_choice":"some",` + hi + `}`, "tool_choice"},
+		{"/v1/chat/completions", `{"model":"m","stop":1,` + hi + `}`, "stop"},
+		{"/v1/chat/completions", `{"model":"m","tools":[{"type":"web_search"}],` + hi + `}`, "tools[0]"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`, "image_url"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":1}]}`, "messages[0]"},
+		{"/anthropic/v1/messages", `{`, "not a request"},
+		{"/anthropic/v1/messages", `{"max_tokens":1,` + hi + `}`, "model"},
+		{"/anthropic/v1/messages", `{"model":"m",` + hi + `}`, "max_tokens"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1}`, "messages"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"system","content":"x"}]}`, "role"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image"}]}]}`, "image"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"tool_choice":{"type":"some"},` + hi + `}`, "tool_choice"},
+		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"tools":[{"type":"bash_20250124","name":"bash"}],` + hi + `}`, "tools.0"},
+	} {
+		t.Run(c.body, func(t *testing.T) {
+			t.Parallel()
+			headers := []string{"Anima-Agent", "lucky"}
+			if strings.Contains(c.body, `"user`) {
+				headers = nil
+			}
+			status, body := post(t, w, c.path, c.body, headers...)
+			var got struct {
+				Error struct {
+					Message string `json:"message"`
+					Type    string `json:"type"`
+				} `json:"error"`
+			}
+			if err := json.Unmarshal([]byte(body), &got); err != nil || status != http.StatusBadRequest || got.Error.Type != "invalid_request_error" || !strings.Contains(got.Error.Message, c.want) {
+				t.Errorf("got %d %s, want 400 with %q", status, body, c.want)
+			}
+		})
+	}
+}
+
+// TestSurfaceKey checks that a repeated request with the same key gets the stored answer.
+func TestSurfaceKey(t *testing.T) {
+	t.Parallel()
+	up := serve(t)
+	w := withBalances(t, start(t, up, nil))
+	for _, body := range []string{`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, `{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}`} {
+		if status, got := post(t, w, "/v1/chat/completions", body, "Anima-Agent", "lucky", "Idempotency-Key", "k1"); status != http.StatusOK || !strings.Contains(got, "several pieces.") {
+			t.Errorf("got %d %s", status, got)
+		}
+	}
+	if n := up.calls.Load(); n != 1 {
+		t.Errorf("got %d calls of the provider, want 1", n)
+	}
+}
+
+// post sends a request of the operator with further headers.
+func post(t *testing.T, w *apptest.World, path, body string, headers ...string) (status int, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.HTTP+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+w.Token)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	data, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(data)
+}
