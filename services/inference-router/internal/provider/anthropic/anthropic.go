@@ -1,25 +1,29 @@
-// Package anthropic calls models through Anthropic's Messages API with Anthropic's
-// official client. It always streams. It converts the neutral prompt to content blocks:
+// Package anthropic calls models through Anthropic's Messages API. It always streams. It converts the neutral prompt to content blocks:
 // calls are tool_use blocks, results are tool_result blocks, and the stable beginning of
 // the prompt is marked for the provider's cache.
+//
+// The package makes its two requests with net/http: Anthropic's client would add more than
+// a megabyte to the images (1.8 MiB compressed to that of anima). The tests of the
+// surfaces use it.
 //
 // It never repeats a failed call: the router does, because each attempt is paid. It must
 // not read the environment: URL and key are in [Config].
 package anthropic
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/option"
-	"github.com/anthropics/anthropic-sdk-go/packages/ssestream"
+	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -37,12 +41,15 @@ type Config struct {
 
 // Provider is a [provider.Provider] for one endpoint.
 type Provider struct {
-	name     string
-	key      string
-	now      func() time.Time
-	messages sdk.MessageService
-	models   sdk.ModelService
+	name string
+	key  string
+	now  func() time.Time
+	root string // of the server, without the version
+	web  *http.Client
 }
+
+// version is the version of the API.
+const version = "2023-06-01"
 
 // New returns a provider, or an error if the configuration is invalid. It makes no
 // request.
@@ -54,18 +61,25 @@ func New(c Config) (*Provider, error) {
 	if err != nil || (base.Scheme != "http" && base.Scheme != "https") || base.Host == "" {
 		return nil, fmt.Errorf("provider %s: the base URL must look like https://host", c.Name)
 	}
-	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1") // the client adds it
+	base.Path = strings.TrimSuffix(strings.TrimSuffix(base.Path, "/"), "/v1")
 	web := *c.HTTP
 	web.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	opts := []option.RequestOption{option.WithBaseURL(base.String()), option.WithHTTPClient(&web), option.WithMaxRetries(0)}
-	if c.Key != "" {
-		opts = append(opts, option.WithAPIKey(c.Key))
+	return &Provider{name: c.Name, key: c.Key, now: c.Now, root: base.String(), web: &web}, nil
+}
+
+// send makes one request. It returns the answer, whose body the caller closes, or an error
+// without one.
+func (p *Provider) send(ctx context.Context, method, path string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, p.root+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
 	}
-	return &Provider{
-		name: c.Name, key: c.Key, now: c.Now,
-		// The services, unlike the client around them, read nothing from the environment.
-		messages: sdk.NewMessageService(opts...), models: sdk.NewModelService(opts...),
-	}, nil
+	req.Header.Set("Anthropic-Version", version)
+	req.Header.Set("Content-Type", "application/json")
+	if p.key != "" {
+		req.Header.Set("X-Api-Key", p.key)
+	}
+	return p.web.Do(req)
 }
 
 // Name returns the name of the provider.
@@ -82,20 +96,18 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 	callCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	var head *http.Response
-	opts := []option.RequestOption{option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), option.WithMiddleware(boundRefusals)}
-	if _, err := p.messages.New(callCtx, sdk.MessageNewParams{}, opts...); err != nil {
-		return provider.Response{}, p.fault(ctx, head, err)
+	head, err := p.send(callCtx, http.MethodPost, "/v1/messages", sent)
+	if err != nil {
+		return provider.Response{}, p.fault(ctx, nil, nil, err)
 	}
 	if head.StatusCode != http.StatusOK {
-		defer func() { _ = head.Body.Close() }() // the status is the error to report
-		return provider.Response{}, p.fault(ctx, head, errNoAnswer)
+		return provider.Response{}, p.fault(ctx, head, refusal(head), errNoAnswer)
 	}
-	if page(head) {
+	if isPage(head) {
 		defer func() { _ = head.Body.Close() }()
-		return (&answer{}).partial(req), p.fault(ctx, head, errPage)
+		return (&answer{}).partial(req), p.fault(ctx, head, nil, errPage)
 	}
-	// Without the request, because the decoder would put it into its errors, with the key.
+	// Without the content type, because the decoder would be selected by it.
 	stream := ssestream.NewDecoder(&http.Response{Header: http.Header{}, Body: head.Body})
 	defer func() { _ = stream.Close() }() // the stream's own error is the one to report
 
@@ -105,7 +117,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 		cancel() // stop receiving the rest of the answer
 		return got.partial(req), fault
 	case got.stop == "":
-		return got.partial(req), p.fault(ctx, head, stream.Err())
+		return got.partial(req), p.fault(ctx, head, nil, stream.Err())
 	}
 	return got.response(req), nil
 }
@@ -135,25 +147,27 @@ func (p *Provider) read(ctx context.Context, stream ssestream.Decoder, onDelta f
 	return got, nil
 }
 
-// page reports whether a server answered with a web page. Anthropic's streams and errors
+// isPage reports whether a server answered with a web page. Anthropic's streams and errors
 // are never of this type.
-func page(res *http.Response) bool {
+func isPage(res *http.Response) bool {
 	return strings.HasPrefix(res.Header.Get("Content-Type"), "text/html")
 }
 
-// maxRefusal is the most bytes that are read of the body of an error.
-const maxRefusal = 64 << 10
+// maxRefusal is the most bytes that are read of the body of an error, and maxList of a
+// page of models.
+const (
+	maxRefusal = 64 << 10
+	maxList    = 4 << 20
+)
 
-// boundRefusals bounds the body of an error answer, which the client reads to its end.
-func boundRefusals(req *http.Request, next option.MiddlewareNext) (*http.Response, error) {
-	res, err := next(req)
-	if err == nil && res.StatusCode != http.StatusOK {
-		res.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(res.Body, maxRefusal), res.Body}
+// refusal reads and closes the body of an error.
+func refusal(res *http.Response) []byte {
+	defer func() { _ = res.Body.Close() }() // it was only read
+	data, err := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
+	if err != nil {
+		return nil // the status is the error
 	}
-	return res, err
+	return data
 }
 
 // Models reads GET /v1/models, all pages of it. The list has no prices.
@@ -161,14 +175,13 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 	const perPage, maxPages = 1000, 10
 	var models []provider.Listed
 	for after, n := "", 0; n < maxPages; n++ {
-		params := sdk.ModelListParams{Limit: sdk.Int(perPage)}
+		query := url.Values{"limit": {strconv.Itoa(perPage)}}
 		if after != "" {
-			params.AfterID = sdk.String(after)
+			query.Set("after_id", after)
 		}
-		var head *http.Response
-		list, err := p.models.List(ctx, params, option.WithResponseInto(&head), option.WithMiddleware(boundRefusals))
-		if err != nil {
-			return nil, p.fault(ctx, head, err)
+		list, fault := p.page(ctx, "/v1/models?"+query.Encode())
+		if fault != nil {
+			return nil, fault
 		}
 		for _, m := range list.Data {
 			models = append(models, provider.Listed{ID: m.ID, ContextWindow: m.MaxInputTokens, MaxOutput: m.MaxTokens})
@@ -179,4 +192,30 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 		after = list.LastID
 	}
 	return models, nil
+}
+
+// list is a page of the list of models.
+type list struct {
+	Data []struct {
+		ID             string `json:"id"`
+		MaxInputTokens int64  `json:"max_input_tokens"`
+		MaxTokens      int64  `json:"max_tokens"`
+	} `json:"data"`
+	HasMore bool   `json:"has_more"`
+	LastID  string `json:"last_id"`
+}
+
+func (p *Provider) page(ctx context.Context, path string) (l list, _ error) {
+	head, err := p.send(ctx, http.MethodGet, path, nil)
+	if err != nil {
+		return l, p.fault(ctx, nil, nil, err)
+	}
+	if head.StatusCode != http.StatusOK {
+		return l, p.fault(ctx, head, refusal(head), errNoAnswer)
+	}
+	defer func() { _ = head.Body.Close() }() // it was only read
+	if err := json.NewDecoder(io.LimitReader(head.Body, maxList)).Decode(&l); err != nil {
+		return l, p.fault(ctx, head, nil, errNoList)
+	}
+	return l, nil
 }

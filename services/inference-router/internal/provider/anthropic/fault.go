@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"net/url"
 
-	sdk "github.com/anthropics/anthropic-sdk-go"
-
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
@@ -17,12 +15,14 @@ import (
 var (
 	errPage      = errors.New("the server answered with a web page, not with a message: check the base URL")
 	errTruncated = errors.New("the stream ended before the answer was complete")
+	errNoList    = errors.New("the answer to GET /v1/models is not a list of models: check the base URL")
 	errNoAnswer  = errors.New("the server accepted the request and sent no answer")
 )
 
 // fault returns the error for an unfinished call. head is the answer's head, nil if none
-// was received; err is the client's error, nil if the stream ended early without one.
-func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *provider.Error {
+// was received, and body the error object of a refusal; err is the error of the transport
+// or the stream, nil if the stream ended early without one.
+func (p *Provider) fault(ctx context.Context, head *http.Response, body []byte, err error) *provider.Error {
 	if ctx.Err() != nil {
 		return provider.CanceledError(p.name, ctx.Err())
 	}
@@ -34,19 +34,13 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 	if head == nil && errors.As(err, &dial) && dial.Op == "dial" {
 		fault.Kind = provider.Unreachable
 	}
-	var refused *sdk.Error
-	if errors.As(err, &refused) && refused.Response != nil {
-		head = refused.Response
-	}
 	switch {
 	case head != nil && head.StatusCode >= http.StatusMultipleChoices && head.StatusCode < http.StatusBadRequest:
 		fault.Kind, fault.Status = provider.Endpoint, head.StatusCode
 		fault.Message = "the server redirects to " + head.Header.Get("Location") + ": set the base URL to that address"
 	case head != nil && head.StatusCode >= http.StatusBadRequest:
 		var word string
-		if refused != nil {
-			word, fault.Message = words([]byte(refused.RawJSON()))
-		}
+		word, fault.Message = words(body)
 		if fault.Message == "" {
 			fault.Message = http.StatusText(head.StatusCode)
 		}
