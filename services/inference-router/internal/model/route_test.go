@@ -117,7 +117,7 @@ func TestRequestedModel(t *testing.T) {
 		{"unknown to the registry", "gpt-9", api.TierLow, []string{"gpt-5-mini"}},
 		{"price unknown", "mystery", api.TierHigh, []string{"gpt-5.2", "gpt-5.3"}},
 		{"free is never too dear", "llama", api.TierCritical, []string{"llama", "gpt-5-mini"}},
-		{"the dead choose nothing", "llama", api.TierDead, nil},
+		{"a dead agent has no candidate", "llama", api.TierDead, nil},
 	} {
 		if diff := cmp.Diff(c.want, ids(r.Candidates(c.tier, api.TaskTurn, c.requested).Models)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)

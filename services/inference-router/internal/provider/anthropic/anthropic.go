@@ -1,6 +1,7 @@
-// Package anthropic calls models through Anthropic's Messages API. It always streams. It converts the neutral prompt to content blocks:
-// calls are tool_use blocks, results are tool_result blocks, and the stable beginning of
-// the prompt is marked for the provider's cache.
+// Package anthropic calls models through Anthropic's Messages API. It always streams. It
+// converts the neutral prompt to content blocks: calls are tool_use blocks, results are
+// tool_result blocks, and the stable beginning of the prompt is marked for the provider's
+// cache.
 //
 // The package makes its two requests with net/http: Anthropic's client would add more than
 // a megabyte to the images (1.8 MiB compressed to that of anima). The tests of the
