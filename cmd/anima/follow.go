@@ -289,22 +289,31 @@ func (w *watcher) event(m bus.Stored) error {
 	if err != nil || !w.watches(e.run) {
 		return err
 	}
-	if err := w.view.event(e); err != nil || e.name != "loop_end" || w.run == "" {
-		return err
+	if e.name != "loop_end" || w.run == "" {
+		return w.view.event(e)
 	}
 	var end api.LoopEnd
 	if err := json.Unmarshal(m.Data, &end); err != nil {
 		return err
 	}
+	merged := end.Outcome == api.OutcomeMerged && end.Into != ""
+	if !merged {
+		// Set before the end is shown: a live piece that arrives late must not follow it.
+		w.mu.Lock()
+		w.end = &end
+		w.mu.Unlock()
+	}
+	if err := w.view.event(e); err != nil {
+		return err
+	}
+	if !merged {
+		return errRunEnded
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if end.Outcome == api.OutcomeMerged && end.Into != "" {
-		w.run, w.after = end.Into, 0 // that run may have ended
-		w.view.mergedInto(end.Into)
-		return errMerged
-	}
-	w.end = &end
-	return errRunEnded
+	w.run, w.after = end.Into, 0 // that run may have ended
+	w.view.mergedInto(end.Into)
+	return errMerged
 }
 
 // checkInterval is the interval at which the watcher requests the state of the run from
