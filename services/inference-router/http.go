@@ -33,7 +33,11 @@ const (
 // before the same calls as over NATS.
 func (h *handlers) httpRoutes(routes host.Routes) {
 	routes.Handle("GET /v1/models", h.httpModels)
-	for pattern, d := range map[string]surface.Dialect{"POST /v1/chat/completions": surface.OpenAI{}, "POST /anthropic/v1/messages": surface.Anthropic{}} {
+	for pattern, d := range map[string]surface.Dialect{
+		"POST /v1/chat/completions":   surface.OpenAI{},
+		"POST /v1/responses":          surface.Responses{},
+		"POST /anthropic/v1/messages": surface.Anthropic{},
+	} {
 		routes.HandleAs(pattern, d.Refuse, func(w http.ResponseWriter, r *http.Request) { h.httpCall(w, r, d) })
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	anthropicoption "github.com/anthropics/anthropic-sdk-go/option"
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/openai/openai-go/v3/responses"
 	"github.com/openai/openai-go/v3/shared"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -93,6 +96,70 @@ func (o openaiCaller) status(err error) (int, string) {
 		return e.StatusCode, e.Type
 	}
 	return 0, err.Error()
+}
+
+type responsesCaller struct{ openaiCaller }
+
+func (o responsesCaller) params(model, text string) responses.ResponseNewParams {
+	return responses.ResponseNewParams{
+		Model: model, User: openai.String("lucky"), Instructions: openai.String("be brief"),
+		Input: responses.ResponseNewParamsInputUnion{OfString: openai.String(text)},
+		Tools: []responses.ToolUnionParam{responses.ToolParamOfFunction("look", map[string]any{"type": "object"}, false)},
+	}
+}
+
+func responsesSaid(r responses.Response) said {
+	out := said{text: r.OutputText(), finish: string(r.Status), input: r.Usage.InputTokens, output: r.Usage.OutputTokens}
+	for _, item := range r.Output {
+		if c, ok := item.AsAny().(responses.ResponseFunctionToolCall); ok {
+			out.calls = append(out.calls, c.Name+c.Arguments)
+		}
+	}
+	return out
+}
+
+func (o responsesCaller) plain(ctx context.Context, model, text string) (said, error) {
+	r, err := o.c.Responses.New(ctx, o.params(model, text))
+	if err != nil {
+		return said{}, err
+	}
+	return responsesSaid(*r), nil
+}
+
+// stream compares the pieces with the response at the end.
+func (o responsesCaller) stream(ctx context.Context, model, text string, first func()) (said, error) {
+	s := o.c.Responses.NewStreaming(ctx, o.params(model, text))
+	var out said
+	var pieces strings.Builder
+	var calls []string
+	for next := int64(0); s.Next(); next++ {
+		if got := s.Current().SequenceNumber; got != next {
+			return said{}, fmt.Errorf("event %s has number %d, want %d", s.Current().Type, got, next)
+		}
+		switch e := s.Current().AsAny().(type) {
+		case responses.ResponseTextDeltaEvent:
+			pieces.WriteString(e.Delta)
+			if first != nil {
+				first()
+				first = nil
+			}
+		case responses.ResponseTextDoneEvent:
+			if e.Text != pieces.String() {
+				return said{}, fmt.Errorf("the text is %q after the pieces %q", e.Text, pieces.String())
+			}
+		case responses.ResponseFunctionCallArgumentsDoneEvent:
+			calls = append(calls, "look"+e.Arguments)
+		case responses.ResponseCompletedEvent:
+			out = responsesSaid(e.Response)
+		}
+	}
+	if err := s.Err(); err != nil {
+		return said{}, err
+	}
+	if pieces.String() != out.text || !slices.Equal(calls, out.calls) {
+		return said{}, fmt.Errorf("the response is %+v after the pieces %q and the calls %q", out, pieces.String(), calls)
+	}
+	return out, nil
 }
 
 type anthropicCaller struct{ c anthropic.Client }
@@ -197,6 +264,12 @@ func TestSurfaces(t *testing.T) {
 			},
 			map[string]string{"stop": "stop", "calls": "tool_calls", "401": "invalid_request_error", "400": "invalid_request_error"},
 		},
+		"responses": {
+			func(base, key string) caller {
+				return responsesCaller{openaiCaller{openai.NewClient(option.WithBaseURL(base+"/v1"), option.WithAPIKey(key), option.WithMaxRetries(0))}}
+			},
+			map[string]string{"stop": "completed", "calls": "completed", "401": "invalid_request_error", "400": "invalid_request_error"},
+		},
 		"anthropic": {
 			func(base, key string) caller {
 				return anthropicCaller{anthropic.NewClient(anthropicoption.WithBaseURL(base+"/anthropic"), anthropicoption.WithAPIKey(key), anthropicoption.WithMaxRetries(0))}
@@ -277,12 +350,17 @@ func TestSurfaceFaults(t *testing.T) {
 	}
 	w := withBalances(t, start(t, &provider{url: up.URL + "/v1"}, map[string]string{"ANIMA_INFERENCE_ROUTER_MODELS": strings.Join(models, ",")}))
 	for id := range ends {
-		for path, end := range map[string]string{"/v1/chat/completions": "[DONE]", "/anthropic/v1/messages": "message_stop"} {
+		for path, words := range map[string]struct{ failed, end string }{
+			"/v1/chat/completions":   {`"error":{`, "[DONE]"},
+			"/v1/responses":          {`"error":{`, "response.completed"},
+			"/anthropic/v1/messages": {`"error":{`, "message_stop"},
+		} {
 			t.Run(id+path, func(t *testing.T) {
 				t.Parallel()
-				status, body := post(t, w, path, `{"model":"`+id+`","max_tokens":9,"stream":true,"messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky")
-				if status != http.StatusOK || !strings.Contains(body, "half ") || !strings.Contains(body, `"error"`) || strings.Contains(body, end) {
-					t.Errorf("got %d %s; want the beginning, an error and no %s", status, body, end)
+				const hi = `[{"role":"user","content":"hi"}]`
+				status, body := post(t, w, path, `{"model":"`+id+`","max_tokens":9,"stream":true,"messages":`+hi+`,"input":`+hi+`}`, "Anima-Agent", "lucky")
+				if status != http.StatusOK || !strings.Contains(body, "half ") || !strings.Contains(body, words.failed) || strings.Contains(body, words.end) {
+					t.Errorf("got %d %s; want the beginning, an error and no %s", status, body, words.end)
 				}
 			})
 		}
@@ -313,6 +391,19 @@ func TestSurfaceInput(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"m","tools":[{"type":"web_search"}],` + hi + `}`, "tools[0]"},
 		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:"}}]}]}`, "image_url"},
 		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":1}]}`, "messages[0]"},
+		{"/v1/responses", `{`, "not a request"},
+		{"/v1/responses", `{"input":"hi"}`, "model is missing"},
+		{"/v1/responses", `{"model":"m"}`, "input is neither"},
+		{"/v1/responses", `{"model":"m","input":""}`, "input is neither"},
+		{"/v1/responses", `{"model":"m","input":[]}`, "input is neither"},
+		{"/v1/responses", `{"model":"m","input":"hi","background":true}`, "background"},
+		{"/v1/responses", `{"model":"m","input":"hi","previous_response_id":"resp_1"}`, "whole conversation"},
+		{"/v1/responses", `{"model":"m","input":"hi","max_output_tokens":-1}`, "negative"},
+		{"/v1/responses", `{"model":"m","input":"hi","tools":[{"type":"web_search"}]}`, "tools[0]"},
+		{"/v1/responses", `{"model":"m","input":"hi","tool_choice":{"type":"web_search"}}`, "tool_choice"},
+		{"/v1/responses", `{"model":"m","input":"hi","text":{"format":{"type":"xml"}}}`, "text.format"},
+		{"/v1/responses", `{"model":"m","input":[{"type":"item_reference","id":"x"}]}`, "input[0]"},
+		{"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","image_url":"data:"}]}]}`, "input_image"},
 		{"/anthropic/v1/messages", `{`, "not a request"},
 		{"/anthropic/v1/messages", `{"max_tokens":1,` + hi + `}`, "model"},
 		{"/anthropic/v1/messages", `{"model":"m",` + hi + `}`, "max_tokens"},

@@ -143,7 +143,7 @@ func textOf(raw json.RawMessage) (string, error) {
 	var all []string
 	for _, p := range parts {
 		switch p.Type {
-		case "text":
+		case "text", "input_text", "output_text": // the latter two in a response
 			all = append(all, p.Text)
 		case "refusal":
 			all = append(all, p.Refusal)

@@ -1,6 +1,6 @@
 // Package surface has the protocols in which HTTP callers make model calls: OpenAI's chat
-// completions and Anthropic's messages. A [Dialect] reads requests into a neutral form and
-// writes answers and errors.
+// completions and responses, and Anthropic's messages. A [Dialect] reads requests into a
+// neutral form and writes answers and errors.
 //
 // It makes no calls and no decisions about models and money. Requests that need a feature
 // which the router does not have are refused with an error, never changed silently.

@@ -1,0 +1,122 @@
+package surface_test
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/surface"
+)
+
+// TestResponsesRead checks the conversation and the options of a request in the protocol
+// of responses.
+func TestResponsesRead(t *testing.T) {
+	t.Parallel()
+	got, err := surface.Responses{}.Read([]byte(`{"model":"m","instructions":"be brief","max_output_tokens":7,"parallel_tool_calls":false,"user":"lucky",
+		"tools":[{"type":"function","name":"look","description":"d","parameters":{"type":"object"},"strict":true}],
+		"tool_choice":{"type":"function","name":"look"},
+		"text":{"format":{"type":"json_schema","name":"n","schema":{"type":"object"},"strict":true}},
+		"input":[
+			{"role":"developer","content":"rule"},
+			{"type":"message","role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},
+			{"type":"reasoning","id":"rs_1","summary":[]},
+			{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I look."}]},
+			{"type":"function_call","call_id":"c1","name":"look","arguments":"{}"},
+			{"type":"function_call","call_id":"c2","name":"look","arguments":"{\"at\":1}"},
+			{"type":"function_call_output","call_id":"c1","output":"one"},
+			{"type":"function_call_output","call_id":"c2","output":[{"type":"input_text","text":"two"}]},
+			{"type":"function_call","call_id":"c3","name":"look","arguments":"{}"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := surface.Request{
+		Model: "m", MaxTokens: 7, User: "lucky",
+		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"type":"object"}`)}},
+		Options: provider.Options{
+			SingleCall: true, ToolChoice: provider.OneTool + "look",
+			ResponseFormat: []byte(`{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}`),
+		},
+		Messages: []api.ChatMessage{
+			{Role: provider.System, Content: "be brief"},
+			{Role: provider.System, Content: "rule"},
+			{Role: provider.User, Content: "a\nb"},
+			{Role: provider.Assistant, Content: "I look.", ToolCalls: []api.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}, {ID: "c2", Name: "look", Arguments: `{"at":1}`}}},
+			{Role: provider.ToolRole, Content: "one", ToolCallID: "c1"},
+			{Role: provider.ToolRole, Content: "two", ToolCallID: "c2"},
+			{Role: provider.Assistant, ToolCalls: []api.ToolCall{{ID: "c3", Name: "look", Arguments: "{}"}}},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestResponsesStream checks the events of a response with a refusal, of one that was cut,
+// and of one without text.
+func TestResponsesStream(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		completion api.Completion
+		want       []string // parts of the stream, in this order
+		not        string
+	}{
+		"refusal": {api.Completion{Text: "no", Finish: api.FinishRefusal}, []string{`"delta":"no"`, `response.output_text.done`, `event: response.completed`, `"text":"no"`}, "event: response.refusal"},
+		"cut":     {api.Completion{Text: "no", Finish: api.FinishLength}, []string{`"delta":"no"`, `event: response.incomplete`, `"max_output_tokens"`}, "response.completed"},
+		"empty":   {api.Completion{Finish: api.FinishStop}, []string{"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"}, "delta"},
+		"call":    {api.Completion{Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "c", Name: "n", Arguments: `{"<":1}`}}}, []string{`"call_id":"c"`, "response.function_call_arguments.delta", "response.function_call_arguments.done", `"arguments":"{\"<\":1}"`, "response.output_item.done", "response.completed"}, "output_text"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := httptest.NewRecorder()
+			s := surface.Responses{}.Stream(w, surface.Head{ID: "1", Model: "m"})
+			if c.completion.Text != "" {
+				if err := s.Text(c.completion.Text); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := s.End(c.completion); err != nil {
+				t.Fatal(err)
+			}
+			rest := w.Body.String()
+			for _, part := range c.want {
+				_, after, found := strings.Cut(rest, part)
+				if !found {
+					t.Fatalf("%s is missing or out of order in\n%s", part, w.Body)
+				}
+				rest = after
+			}
+			if strings.Contains(w.Body.String(), c.not) {
+				t.Errorf("%s must not be in\n%s", c.not, w.Body)
+			}
+		})
+	}
+}
+
+// FuzzRead checks that no body makes a dialect panic, and that what it accepts has a
+// model and a conversation.
+func FuzzRead(f *testing.F) {
+	for _, seed := range []string{
+		`{"model":"m","input":"hi","tools":[{"type":"function","name":"n"}],"tool_choice":{"type":"function","name":"n"}}`,
+		`{"model":"m","input":[{"type":"function_call","call_id":"c"},{"type":"function_call_output","call_id":"c","output":""}],"text":{"format":{"type":"json_object"}}}`,
+		`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"stop":["a"],"tool_choice":"auto"}`,
+		`{"model":"m","max_tokens":1,"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"x"}]}]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, d := range []surface.Dialect{surface.OpenAI{}, surface.Responses{}, surface.Anthropic{}} {
+			r, err := d.Read(body)
+			if err == nil && r.Model == "" {
+				t.Errorf("%T accepts a request without a model: %s", d, body)
+			}
+			if err != nil && api.CodeOf(err) != api.Invalid {
+				t.Errorf("%T: got %v, want an Invalid error", d, err)
+			}
+		}
+	})
+}
