@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget chaos soak day sustained replay mutate trace-faults interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -80,6 +80,9 @@ mutate: postgres ## Change safety code, one place at a time, and list the change
 trace-faults: ## Stop services and NATS during 1,000 turns and check every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
+interop: ## Test the HTTP surfaces with the official clients for Go and Node (needs node and npm)
+	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^(TestSurfaces|TestNodeClients)$$' ./services/inference-router | grep -v level=
+
 interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/path/to/ollama)
 	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'OLLAMA is not set: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
 	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
@@ -112,7 +115,7 @@ tidy: ## Tidy every go.mod
 verify: ## Check each module without the workspace: it builds, is tidy, and has the same versions
 	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
-	@cd e2e && GOWORK=off go vet -tags interop ./...
+	@for m in e2e services/inference-router; do (cd $$m && GOWORK=off go vet -tags interop ./...) || exit 1; done
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "the go.mod, go.sum or go.work files are out of date: run make tidy"; exit 1; }
 

@@ -251,73 +251,74 @@ func withBalances(t *testing.T, w *apptest.World) *apptest.World {
 	return w
 }
 
-// TestSurfaces makes the same calls with the official clients of both protocols.
+// surfaceWords are the finish reasons and types of errors in each protocol.
+var surfaceWords = map[string]map[string]string{
+	"openai":    {"stop": "stop", "calls": "tool_calls", "401": "invalid_request_error", "400": "invalid_request_error"},
+	"responses": {"stop": "completed", "calls": "completed", "401": "invalid_request_error", "400": "invalid_request_error"},
+	"anthropic": {"stop": "end_turn", "calls": "tool_use", "401": "authentication_error", "400": "invalid_request_error"},
+}
+
+// TestSurfaces makes the same calls with the official clients for Go of each protocol.
 func TestSurfaces(t *testing.T) {
 	t.Parallel()
-	for name, p := range map[string]struct {
-		open  func(base, key string) caller
-		words map[string]string // of finish reasons and types of errors
-	}{
-		"openai": {
-			func(base, key string) caller {
-				return openaiCaller{openai.NewClient(option.WithBaseURL(base+"/v1"), option.WithAPIKey(key), option.WithMaxRetries(0))}
-			},
-			map[string]string{"stop": "stop", "calls": "tool_calls", "401": "invalid_request_error", "400": "invalid_request_error"},
-		},
-		"responses": {
-			func(base, key string) caller {
-				return responsesCaller{openaiCaller{openai.NewClient(option.WithBaseURL(base+"/v1"), option.WithAPIKey(key), option.WithMaxRetries(0))}}
-			},
-			map[string]string{"stop": "completed", "calls": "completed", "401": "invalid_request_error", "400": "invalid_request_error"},
-		},
-		"anthropic": {
-			func(base, key string) caller {
-				return anthropicCaller{anthropic.NewClient(anthropicoption.WithBaseURL(base+"/anthropic"), anthropicoption.WithAPIKey(key), anthropicoption.WithMaxRetries(0))}
-			},
-			map[string]string{"stop": "end_turn", "calls": "tool_use", "401": "authentication_error", "400": "invalid_request_error"},
+	openAI := func(base, key string) openaiCaller {
+		return openaiCaller{openai.NewClient(option.WithBaseURL(base+"/v1"), option.WithAPIKey(key), option.WithMaxRetries(0))}
+	}
+	for name, open := range map[string]func(base, key string) caller{
+		"openai":    func(base, key string) caller { return openAI(base, key) },
+		"responses": func(base, key string) caller { return responsesCaller{openAI(base, key)} },
+		"anthropic": func(base, key string) caller {
+			return anthropicCaller{anthropic.NewClient(anthropicoption.WithBaseURL(base+"/anthropic"), anthropicoption.WithAPIKey(key), anthropicoption.WithMaxRetries(0))}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			up := serve(t)
-			w := withBalances(t, start(t, up, nil))
-			c := p.open(w.HTTP, w.Token)
-			const want = "You said: hello. These are enough words to come in several pieces."
-			for kind, call := range map[string]func(text string) (said, error){
-				"plain":  func(text string) (said, error) { return c.plain(t.Context(), "m", text) },
-				"stream": func(text string) (said, error) { return c.stream(t.Context(), "m", text, nil) },
-			} {
-				got, err := call("hello")
-				if err != nil || got.text != want || got.finish != p.words["stop"] || got.input == 0 || got.output == 0 {
-					t.Errorf("%s: got %+v, %v", kind, got, err)
-				}
-				got, err = call("tool")
-				if err != nil || got.text != "I look." || got.finish != p.words["calls"] || len(got.calls) != 1 || got.calls[0] != `look{"at":"it"}` {
-					t.Errorf("%s with a call: got %+v, %v", kind, got, err)
-				}
-				if _, err := call("refused"); err == nil {
-					t.Errorf("%s refused by the provider: got no error", kind)
-				} else if status, word := c.status(err); status != http.StatusBadRequest || word != p.words["400"] {
-					t.Errorf("%s refused by the provider: got %d %s", kind, status, word)
-				}
-			}
-			if _, err := p.open(w.HTTP, "wrong").plain(t.Context(), "m", "hello"); err == nil {
-				t.Error("a wrong key: got no error")
-			} else if status, word := c.status(err); status != http.StatusUnauthorized || word != p.words["401"] {
-				t.Errorf("a wrong key: got %d %s", status, word)
-			}
-			// A caller that leaves ends the call at the provider.
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			if _, err := c.stream(ctx, "m", "slow", cancel); !errors.Is(err, context.Canceled) {
-				t.Errorf("a stream that its caller left: got %v", err)
-			}
-			select {
-			case <-up.gone:
-			case <-time.After(30 * time.Second):
-				t.Error("the provider's answer was not canceled")
-			}
+			testSurface(t, surfaceWords[name], open)
 		})
+	}
+}
+
+// testSurface makes plain and streamed calls with and without tools, calls that fail, and
+// a call that its caller cancels.
+func testSurface(t *testing.T, words map[string]string, open func(base, key string) caller) {
+	t.Helper()
+	up := serve(t)
+	w := withBalances(t, start(t, up, nil))
+	c := open(w.HTTP, w.Token)
+	const want = "You said: hello. These are enough words to come in several pieces."
+	for kind, call := range map[string]func(text string) (said, error){
+		"plain":  func(text string) (said, error) { return c.plain(t.Context(), "m", text) },
+		"stream": func(text string) (said, error) { return c.stream(t.Context(), "m", text, nil) },
+	} {
+		got, err := call("hello")
+		if err != nil || got.text != want || got.finish != words["stop"] || got.input == 0 || got.output == 0 {
+			t.Errorf("%s: got %+v, %v", kind, got, err)
+		}
+		got, err = call("tool")
+		if err != nil || got.text != "I look." || got.finish != words["calls"] || len(got.calls) != 1 || got.calls[0] != `look{"at":"it"}` {
+			t.Errorf("%s with a call: got %+v, %v", kind, got, err)
+		}
+		if _, err := call("refused"); err == nil {
+			t.Errorf("%s refused by the provider: got no error", kind)
+		} else if status, word := c.status(err); status != http.StatusBadRequest || word != words["400"] {
+			t.Errorf("%s refused by the provider: got %d %s", kind, status, word)
+		}
+	}
+	if _, err := open(w.HTTP, "wrong").plain(t.Context(), "m", "hello"); err == nil {
+		t.Error("a wrong key: got no error")
+	} else if status, word := c.status(err); status != http.StatusUnauthorized || word != words["401"] {
+		t.Errorf("a wrong key: got %d %s", status, word)
+	}
+	// A caller that disconnects ends the call at the provider.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := c.stream(ctx, "m", "slow", cancel); !errors.Is(err, context.Canceled) {
+		t.Errorf("a stream that its caller canceled: got %v", err)
+	}
+	select {
+	case <-up.gone:
+	case <-time.After(30 * time.Second):
+		t.Error("the provider's answer was not canceled")
 	}
 }
 
