@@ -84,7 +84,7 @@ func (s *strictServer) list(w http.ResponseWriter) {
 
 func (s *strictServer) complete(w http.ResponseWriter, r *http.Request) {
 	req, err := openaitest.Decode(r.Body, r.ContentLength)
-	fault := checkRequest(req)
+	fault := openaitest.Check(req)
 	if err != nil {
 		fault = &openaitest.Error{Message: err.Error()}
 	}

@@ -1,28 +1,27 @@
-package e2e
+package openaitest
 
 import (
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
-	"strings"
-	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
-	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // wrong returns the error for a request that the protocol does not allow, with the wrong
 // parameter.
-func wrong(param, format string, args ...any) *openaitest.Error {
-	return &openaitest.Error{Param: param, Message: fmt.Sprintf(format, args...)}
+func wrong(param, format string, args ...any) *Error {
+	return &Error{Param: param, Message: fmt.Sprintf(format, args...)}
 }
 
 var validName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
-// checkRequest returns an error if the protocol does not allow the request, else nil.
-func checkRequest(r openaitest.Request) *openaitest.Error {
+// Check returns the error of a strict server for a request that the protocol does not
+// allow, else nil. The strictest known servers accept a system message only at the
+// beginning, a result only after its call, and only objects as arguments.
+func Check(r Request) *Error {
 	switch {
 	case r.Model == "":
 		return wrong("model", "you must provide a model parameter")
@@ -41,7 +40,7 @@ func checkRequest(r openaitest.Request) *openaitest.Error {
 	return checkMessages(r.Messages)
 }
 
-func checkTools(tools []api.Tool) *openaitest.Error {
+func checkTools(tools []api.Tool) *Error {
 	seen := map[string]bool{}
 	for i, t := range tools {
 		at := fmt.Sprintf("tools[%d].function", i)
@@ -73,7 +72,7 @@ func checkTools(tools []api.Tool) *openaitest.Error {
 }
 
 // checkMessages checks roles, contents and the pairing of calls with results.
-func checkMessages(messages []api.ChatMessage) *openaitest.Error {
+func checkMessages(messages []api.ChatMessage) *Error {
 	var open []string // calls of the last assistant message without a result
 	talked := false   // a message of another role than system was seen
 	for i, m := range messages {
@@ -120,7 +119,7 @@ func checkMessages(messages []api.ChatMessage) *openaitest.Error {
 	return nil
 }
 
-func checkCalls(at string, calls []api.ToolCall) *openaitest.Error {
+func checkCalls(at string, calls []api.ToolCall) *Error {
 	seen := map[string]bool{}
 	for j, c := range calls {
 		in := fmt.Sprintf("%s.tool_calls[%d]", at, j)
@@ -136,51 +135,4 @@ func checkCalls(at string, calls []api.ToolCall) *openaitest.Error {
 		seen[c.ID] = true
 	}
 	return nil
-}
-
-// TestStrictServerRefuses checks that a request that the protocol does not allow is an
-// error.
-func TestStrictServerRefuses(t *testing.T) {
-	t.Parallel()
-	const user, call = `{"role":"user","content":"U"}`, `{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}`
-	const result = `{"role":"tool","tool_call_id":"c","content":"R"}`
-	messages := func(all ...string) string { return `{"model":"m","messages":[` + strings.Join(all, ",") + `]}` }
-	if req, err := decodeRequest(messages(user, call, result)); err != nil || checkRequest(req) != nil {
-		t.Fatalf("a good request: got %v, %+v", err, checkRequest(req))
-	}
-	with := func(field string) string { return strings.TrimSuffix(messages(user), "}") + "," + field + "}" }
-	for name, body := range map[string]string{
-		"no model":                   `{"messages":[` + user + `]}`,
-		"no message":                 messages(),
-		"no limit":                   with(`"max_tokens":0`),
-		"options without a stream":   with(`"stream_options":{}`),
-		"a choice without tools":     with(`"tool_choice":"auto"`),
-		"a nameless tool":            with(`"tools":[{"type":"function"}]`),
-		"a tool twice":               with(`"tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"f"}}]`),
-		"a schema of a string":       with(`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"string"}}}]`),
-		"a missing property":         with(`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","required":["p"]}}}]`),
-		"an unknown role":            messages(user, `{"role":"critic","content":"x"}`),
-		"an empty message":           messages(user, `{"role":"user","content":""}`),
-		"a late system message":      messages(user, `{"role":"system","content":"x"}`),
-		"only a system message":      messages(`{"role":"system","content":"x"}`),
-		"a call without a result":    messages(user, call),
-		"a message before a result":  messages(user, call, user, result),
-		"a result without a call":    messages(user, result),
-		"a call of the user":         messages(strings.Replace(call, "assistant", "user", 1), result),
-		"arguments that are a list":  messages(user, strings.Replace(call, "{}", "[]", 1), result),
-		"a name with a space":        messages(user, strings.Replace(call, `"f"`, `"f g"`, 1), result),
-		"a call without an id":       messages(user, strings.Replace(call, `"c"`, `""`, 1), result),
-		"a result of the wrong role": messages(`{"role":"user","content":"U","tool_call_id":"c"}`),
-	} {
-		req, err := decodeRequest(body)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-		} else if checkRequest(req) == nil {
-			t.Errorf("%s: got no error", name)
-		}
-	}
-}
-
-func decodeRequest(body string) (openaitest.Request, error) {
-	return openaitest.Decode(strings.NewReader(body), int64(len(body)))
 }
