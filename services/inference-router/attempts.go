@@ -133,6 +133,11 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		}
 		ctx, cancel := context.WithTimeout(ctx, end.Sub(c.began))
 		defer cancel()
+		leave, err := h.admit(ctx, req.Task)
+		if err != nil {
+			return api.Completion{}, err
+		}
+		defer leave()
 		return c.tryCandidates(ctx)
 	})
 }

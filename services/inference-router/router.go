@@ -28,6 +28,7 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/inference-router/internal/admission"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic"
@@ -49,6 +50,7 @@ type Config struct {
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
 	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
+	Queue     int           `env:"queue" help:"maximum number of model calls that wait in this process while it makes as many as it can; calls for safety_check and heartbeat_triage begin first"`
 	Attempts  int           `env:"attempts" help:"maximum number of attempts for one model call, over all providers; a call is repeated after a transient failure"`
 	Failures  int           `env:"run_failures" help:"maximum number of failed attempts in one run, over all its model calls"`
 	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is repeated; 0: 60s, and no separate limit for servers on this machine or in a private network, which may have to load the model"`
@@ -61,6 +63,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_WORKERS is %d: at least 1 is needed", c.Workers)
 	}
 	switch {
+	case c.Queue < 0:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_QUEUE is %d: it cannot be negative", c.Queue)
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	case c.Failures < 1:
@@ -75,7 +79,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the definition of inference-router for package host.
-var Service = host.Define("inference-router", Config{Workers: 256, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -102,11 +106,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		limits:  limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}},
 		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
+	h.gate = admission.New(cfg.Workers, cfg.Queue, env.Now, tel.refused)
+	if err := tel.observe(h.gate); err != nil {
+		return err
+	}
 	h.settler.send = h.sendSettlements
 	h.httpRoutes(env.HTTP)
 	return env.Serve(ctx,
-		bus.Stream(h.complete, bus.Workers(cfg.Workers)),
-		bus.Stream(h.completeV2, bus.Workers(cfg.Workers)),
+		bus.Stream(h.complete, bus.Workers(cfg.Workers+cfg.Queue)),
+		bus.Stream(h.completeV2, bus.Workers(cfg.Workers+cfg.Queue)),
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
@@ -287,6 +295,7 @@ type handlers struct {
 	models      *catalog
 	sources     map[string]*source // by name of the provider
 	limits      limits
+	gate        *admission.Gate
 	calls       callGroup
 	toolLists   toolLists
 	settler     settler

@@ -11,23 +11,28 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.41.0/genaiconv"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/admission"
 )
 
 type instruments struct {
+	meter    metric.Meter
 	calls    metric.Int64Counter
 	cost     metric.Int64Counter
 	duration metric.Float64Histogram
 	tokens   metric.Int64Histogram
+	refusals metric.Int64Counter
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/inference-router")
-	var t instruments
-	var errs [4]error
+	t := instruments{meter: m}
+	var errs [5]error
 	t.calls, errs[0] = m.Int64Counter("anima.inference.calls", metric.WithDescription("Model calls by model and outcome"))
 	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("Cost of model calls"))
 	t.duration, errs[2] = m.Float64Histogram(genaiconv.ClientOperationDuration{}.Name(), metric.WithUnit("s"), metric.WithDescription("Time of a call to a model"))
 	t.tokens, errs[3] = m.Int64Histogram(genaiconv.ClientTokenUsage{}.Name(), metric.WithUnit("{token}"), metric.WithDescription("Tokens of a call to a model"))
+	t.refusals, errs[4] = m.Int64Counter("anima.inference.refusals", metric.WithDescription("Model calls that were refused because too many waited"))
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("instrument: %w", err)
@@ -53,4 +58,32 @@ func (t *instruments) call(ctx context.Context, provider, model, outcome string,
 	t.tokens.Record(ctx, input, with(semconv.GenAITokenTypeInput))
 	t.tokens.Record(ctx, output, with(semconv.GenAITokenTypeOutput))
 	t.cost.Add(ctx, int64(cost), call)
+}
+
+// observe reports the calls in progress and those that wait for their beginning.
+func (t *instruments) observe(g *admission.Gate) error {
+	active, waiting := metric.WithAttributes(attribute.String("state", "active")), metric.WithAttributes(attribute.String("state", "waiting"))
+	_, err := t.meter.Int64ObservableGauge("anima.inference.load", metric.WithDescription("Model calls in progress and waiting for their beginning"),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			a, w := g.Load()
+			o.Observe(int64(a), active)
+			o.Observe(int64(w), waiting)
+			return nil
+		}))
+	if err != nil {
+		return fmt.Errorf("instrument: %w", err)
+	}
+	for p := range priorityNames {
+		t.refusals.Add(context.Background(), 0, refusedBy(p)) // so that the first refusal is an increase
+	}
+	return nil
+}
+
+func refusedBy(p admission.Priority) metric.MeasurementOption {
+	return metric.WithAttributes(attribute.String("priority", priorityNames[p]))
+}
+
+// refused counts a refused call.
+func (t *instruments) refused(p admission.Priority) {
+	t.refusals.Add(context.Background(), 1, refusedBy(p))
 }

@@ -1,0 +1,45 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/admission"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// priorities are those of tasks. Without an entry a task is Normal.
+var priorities = map[api.Task]admission.Priority{
+	api.TaskSafety:  admission.Urgent,
+	api.TaskTriage:  admission.Urgent,
+	api.TaskSummary: admission.Background,
+	api.TaskTurn:    admission.Normal,
+}
+
+var priorityNames = map[admission.Priority]string{admission.Urgent: "urgent", admission.Normal: "normal", admission.Background: "background"}
+
+// admit waits until the call may begin. The returned function must be called when the
+// call has ended.
+func (h *handlers) admit(ctx context.Context, task api.Task) (leave func(), err error) {
+	p, known := priorities[task]
+	if !known {
+		p = admission.Normal
+	}
+	err = h.gate.Enter(ctx, p)
+	switch {
+	case err == nil:
+		began := h.now()
+		return func() { h.gate.Leave(h.now().Sub(began)) }, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the router is busy: the call did not begin within its time limit",
+			Next: "try again, or start more replicas of inference-router", RetryAfter: time.Second.Milliseconds(),
+		}
+	case ctx.Err() != nil:
+		return nil, failureOf(provider.CanceledError("inference-router", err))
+	}
+	return nil, err
+}
