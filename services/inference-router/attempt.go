@@ -36,6 +36,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	began := m.h.now()
 	res, err := m.once(ctx, c)
 	took := m.h.now().Sub(began)
+	m.h.rates.Correct(m.provider.Name(), m.tokens, res.Usage.Input+res.Usage.Output)
 	partial := err != nil && c.keepsPartial(ctx, res, err)
 	if err != nil && !partial {
 		m.h.models.refreshIfMissing(ctx, err)

@@ -58,6 +58,7 @@ type callState struct {
 	last        error      // error of the latest failed attempt
 	lasting     error      // the first error that a retry of the same model does not fix
 	skipped     error      // the reason why a model was not called, the first one
+	limited     error      // the rates of a provider do not allow a call yet
 
 	rerouted bool // the models were chosen a second time
 	answered bool // a model has answered: later errors are not the model's, and no other model is called
@@ -73,6 +74,7 @@ type candidate struct {
 	ask      provider.Request
 	hold     string // id of the first hold; see [candidate.reserve]
 	limit    int64
+	tokens   int64      // taken from the rate of the provider until the usage is known
 	most     api.Micros // the most that the call can cost, the amount of the hold
 
 	failures   int
@@ -156,13 +158,17 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 		}
 		delay := max(0, m.notBefore.Sub(c.h.now()))
 		if end, ok := ctx.Deadline(); delay > maxWait || ok && delay > 0 && c.h.now().Add(delay).After(end) {
-			return api.Completion{}, retryLater(c.last, delay)
+			return api.Completion{}, retryLater(cmp.Or(c.last, c.limited), delay)
 		}
 		if failure != nil {
 			c.out.retry(retryNote(failure, delay, m.model.ID))
 		}
 		if err := wait.For(ctx, delay); err != nil {
 			return api.Completion{}, failureOf(provider.CanceledError(m.provider.Name(), err))
+		}
+		if wait := m.takeRate(); wait > 0 {
+			c.limitRate(m, wait)
+			continue
 		}
 		answer, err := m.run(ctx, c)
 		if err == nil || c.answered {
@@ -209,6 +215,7 @@ func (m *candidate) prepare(route model.Route) (err error) {
 			Next: "shorten the conversation or use a model with a larger window",
 		}
 	}
+	m.tokens = size + m.limit
 	m.most = api.Micros(m.model.Most(2*size, m.limit)) // dense text can have more tokens than the estimate
 	if !route.Allows(int64(m.most)) {
 		return &api.Error{

@@ -34,6 +34,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
+	"github.com/anima-run/anima/services/inference-router/internal/ratelimit"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
@@ -51,6 +52,7 @@ type Config struct {
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
 	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
 	Queue     int           `env:"queue" help:"maximum number of model calls that wait in this process while it makes as many as it can; calls for safety_check and heartbeat_triage begin first"`
+	Rates     []string      `env:"rates" help:"rates that providers allow, as provider=requests/tokens a minute, like openai=500/200000; 0 is no limit; with several replicas each has its own share; the router waits or calls another provider instead of exceeding them"`
 	Attempts  int           `env:"attempts" help:"maximum number of attempts for one model call, over all providers; a call is repeated after a transient failure"`
 	Failures  int           `env:"run_failures" help:"maximum number of failed attempts in one run, over all its model calls"`
 	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is repeated; 0: 60s, and no separate limit for servers on this machine or in a private network, which may have to load the model"`
@@ -73,6 +75,9 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT is %s: it cannot be negative", c.First)
 	case c.Between <= 0:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT is %s: it must be more than 0", c.Between)
+	}
+	if _, err := ratelimit.Parse(c.Rates); err != nil {
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
 	}
 	_, err := extraModels(c.Models)
 	return err
@@ -101,8 +106,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	models.refresh(ctx, listAtStart)
+	rates, err := ratelimit.Parse(cfg.Rates)
+	if err != nil {
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
+	}
 	h := &handlers{
-		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models,
+		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models, rates: ratelimit.New(rates),
 		limits:  limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}},
 		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
@@ -296,6 +305,7 @@ type handlers struct {
 	sources     map[string]*source // by name of the provider
 	limits      limits
 	gate        *admission.Gate
+	rates       *ratelimit.Limiter
 	calls       callGroup
 	toolLists   toolLists
 	settler     settler
