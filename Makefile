@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -89,6 +89,9 @@ interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/p
 
 bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
+
+bench-gateway: ## Print the processor time of a model call over HTTP beside proxies that only forward (ROUNDS=8)
+	set -o pipefail; ANIMA_GATEWAY_ROUNDS=$(or $(ROUNDS),8) go test -count=1 -timeout 20m -v -run '^TestGatewayCost$$' ./e2e | grep -v level=
 
 bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
 	@test -n "$(BASE)" || { echo 'BASE is not set: make bench-pair BASE=v0.1.0' >&2; exit 1; }

@@ -108,11 +108,7 @@ func (d *watched) look() (s sample) {
 		data, _ := os.ReadFile(path) // the thread may have ended, and has no children then
 		s.counts[children] += int64(len(strings.Fields(string(data))))
 	}
-	pages, err := os.ReadFile(proc + "/statm")
-	d.must(err)
-	n, err := strconv.ParseInt(strings.Fields(string(pages))[1], 10, 64)
-	d.must(err)
-	s.counts[resident] = n * int64(os.Getpagesize())
+	s.counts[resident] = residentOf(d.t, d.p.cmd.Process.Pid)
 	metrics, err := scrape(ctx, d.w.ops)
 	d.must(err)
 	for _, m := range metrics {

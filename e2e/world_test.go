@@ -62,6 +62,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+	if role := os.Getenv(gatewayRole); role != "" {
+		fmt.Fprintln(os.Stderr, serveGateway(role))
+		os.Exit(1)
+	}
 	code := m.Run()
 	if dir, err := builds.dir(); err == nil {
 		_ = os.RemoveAll(dir) // a remainder is in the temporary folder
