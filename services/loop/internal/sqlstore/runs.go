@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
-	"github.com/anima-run/anima/services/loop/internal/prompt"
 )
 
 // Known implements engine.Store.
@@ -191,144 +189,6 @@ func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input e
 	return begun, err
 }
 
-// persistRun inserts a run with the given number and cost of turns, unless it exists.
-// written sends the queued statements and reports whether the run was inserted.
-func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
-	in, err := api.Encode(input)
-	if err != nil {
-		return nil, err
-	}
-	command, err := api.Encode(cmd)
-	if err != nil {
-		return nil, err
-	}
-	row := tx.QueueRow(ctx, `insert into runs (id, session, agent, command, input, started_at, turns, cost)
-		values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning true`,
-		cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at, turns, int64(cost))
-	return func() (begun bool, err error) {
-		err = missing(row.Scan(&begun), nil)
-		return begun, err
-	}, nil
-}
-
-// persistTurn inserts a turn, unless it exists, sets its position, and locks the agent's
-// row. It returns the agent's state and whether begun has inserted the run.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins bool, err error) {
-	t := rec.Turn
-	var reference string
-	var counted int64
-	if rec.Prompt != nil {
-		encoded, err := api.Encode(rec.Prompt)
-		if err != nil {
-			return "", false, err
-		}
-		reference, counted = string(encoded), rec.Prompt.Counted
-	}
-	err = tx.QueryRowContext(ctx, `insert into turns (`+turnColumns+`, reference, counted)
-		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
-		on conflict do nothing returning position`, // on any of three unique keys: on PostgreSQL each may be the first to conflict
-		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
-		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
-	if err != nil {
-		return "", false, missing(err, nil)
-	}
-	if begins, err = begun(); err != nil {
-		return "", false, err
-	}
-	persistCalls(ctx, tx, t)
-	counters, err := api.Encode(rec.Counters)
-	if err != nil {
-		return "", false, err
-	}
-	runs := 0
-	if begins {
-		runs = 1
-	}
-	tx.Queue(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
-		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1`,
-		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
-	taken := s.count(ctx, tx, rec, begins, end)
-	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
-	if cerr := taken(); cerr != nil {
-		return "", false, cerr
-	}
-	return state, begins, err
-}
-
-// count adds a turn to the sums of its run. The returned function refuses a turn of a run
-// that has ended, or that was cancelled and does not end with this turn. count must
-// follow the update of the session's row, which a transaction that cancels locks, too.
-func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End) func() error {
-	turns, cost := 1, int64(rec.Turn.Cost)
-	if begins { // the inserted row has them
-		turns, cost = 0, 0
-	}
-	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
-		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
-	return func() error {
-		var cancelled sqldb.Null[string]
-		err := row.Scan(&cancelled)
-		switch {
-		case errors.Is(err, sqldb.ErrNotFound):
-			return otherwise(rec)
-		case err != nil:
-			return err
-		case cancelled.Valid && (end == nil || end.Reason != api.ReasonCancelled):
-			return engine.Cancelled(cancelled.V)
-		}
-		return nil
-	}
-}
-
-// persistCalls inserts the calls of a turn with one statement.
-func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
-	if len(t.Calls) == 0 {
-		return
-	}
-	const columns = 11
-	args := make([]any, 0, columns*len(t.Calls))
-	for _, c := range t.Calls {
-		args = append(args, t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS)
-	}
-	tx.Queue(ctx, `insert into tool_calls (`+callColumns+`) values `+rows(len(t.Calls), columns), args...)
-}
-
-// text replaces in s what PostgreSQL cannot store in a text column, invalid UTF-8 and
-// NUL, by U+FFFD.
-func text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-// persistEnd stores the end of a run and the agent's state changes: those in asked, and
-// then the end's own. It follows persistTurn, which has locked the agent's row in that
-// state.
-func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *engine.End) error {
-	cmd := end.Run
-	end.Changed, end.Earlier = nil, nil
-	awake, err := s.awake(ctx, tx, cmd)
-	if err != nil {
-		return err
-	}
-	n := len(asked)
-	if !awake {
-		asked = append(asked, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
-	}
-	made, err := s.moves(ctx, tx, cmd.Agent, state, asked)
-	if err != nil {
-		return err
-	}
-	if !awake {
-		end.Changed = made[n]
-	}
-	end.Earlier = changed(made[:n])
-	ending, err := api.Encode(end)
-	if err != nil {
-		return err
-	}
-	tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.OutcomeConsumed)
-	return nil
-}
-
 // awake reports whether the end of a run must not change its agent's state: the end of a
 // task's run never does, and that of mail does not while the main session has a run.
 func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, error) {
@@ -338,78 +198,4 @@ func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, err
 	return sqldb.One[bool](ctx, tx, `select count(*) > 0 from runs r join agents a on a.id = r.agent
 		where r.agent = $1 and r.ending is null and r.id <> $2 and r.session = case a.main_session when '' then $3 else a.main_session end`,
 		cmd.Agent, cmd.Run, MainSession(cmd.Agent))
-}
-
-// Columns of tables turns and tool_calls.
-const (
-	turnColumns = `id, run, number, session, agent, position, state, input, input_source, input_address, thinking, model, provider,
-		finish, input_tokens, output_tokens, cost, trace, started_at, ended_at`
-	callColumns = `turn_id, idx, provider_id, name, arguments, decision, action, outcome, result, error, duration_ms`
-)
-
-// turnRows returns a function that scans rows of turnColumns. It scans all rows into the
-// same variables: a text that equals that of the previous row, as most ids of sessions
-// and agents and names of models do, is not copied then.
-func turnRows() func(sqldb.Scanner) (prompt.Turn, error) {
-	var t prompt.Turn
-	return func(r sqldb.Scanner) (prompt.Turn, error) {
-		err := r.Scan(&t.ID, &t.Run, &t.Number, &t.Session, &t.Agent, &t.Position, &t.State, &t.Input, &t.By.Kind, &t.By.Address, &t.Thinking,
-			&t.Model, &t.Provider, &t.Finish, &t.InputTokens, &t.OutputTokens, &t.Cost, &t.Trace, &t.StartedAt, &t.EndedAt)
-		t.Calls = []api.CallState{}
-		return t, err
-	}
-}
-
-// Turn returns a turn with its calls. Errors: NotFound.
-func (s *Store) Turn(ctx context.Context, id string) (api.Turn, error) {
-	t, err := s.turn(ctx, id)
-	return t.Turn, err
-}
-
-func (s *Store) turn(ctx context.Context, id string) (prompt.Turn, error) {
-	all, err := s.turns(ctx, `where id = $1`, id)
-	if err == nil && len(all) == 0 {
-		err = &api.Error{Code: api.NotFound, Message: "there is no such turn", Next: "anima turn list shows the ones there are"}
-	}
-	if err != nil {
-		return prompt.Turn{}, err
-	}
-	return all[0], nil
-}
-
-// Turns returns the turns that match a query, the latest first.
-func (s *Store) Turns(ctx context.Context, q api.ListTurns) ([]api.Turn, error) {
-	all, err := s.turns(ctx, `where ($1 = '' or agent = $1) and ($2 = '' or session = $2) and ($3 = '' or run = $3)
-		and ($4 = '' or (started_at, position, id) < (select started_at, position, id from turns where id = $4))
-		order by started_at desc, position desc, id desc limit $5`, q.Agent, q.Session, q.Run, q.Before, q.Limit)
-	out := make([]api.Turn, len(all))
-	for i, t := range all {
-		out[i] = t.Turn
-	}
-	return out, err
-}
-
-// turns reads the turns that a condition selects, and then their calls in one query. A
-// turn never changes, so the two queries need no transaction.
-func (s *Store) turns(ctx context.Context, where string, args ...any) ([]prompt.Turn, error) {
-	all, err := sqldb.All(ctx, s.db, turnRows(), `select `+turnColumns+` from turns `+where, args...)
-	if err != nil || len(all) == 0 {
-		return nil, err
-	}
-	at := make(map[string]*prompt.Turn, len(all))
-	for i := range all {
-		at[all[i].ID] = &all[i]
-	}
-	var ids parameters
-	in := ids.list(len(all), func(i int) any { return all[i].ID })
-	var turn string
-	var c api.CallState // see turnRows
-	_, err = sqldb.All(ctx, s.db, func(r sqldb.Scanner) (none struct{}, err error) {
-		err = r.Scan(&turn, &c.Index, &c.ID, &c.Tool, (*[]byte)(&c.Arguments), &c.Decision, &c.Action, &c.Outcome, &c.Result, &c.Error, &c.DurationMS)
-		if err == nil {
-			at[turn].Calls = append(at[turn].Calls, c)
-		}
-		return none, err
-	}, `select `+callColumns+` from tool_calls where turn_id in (`+in+`) order by turn_id, idx`, ids...)
-	return all, err
 }

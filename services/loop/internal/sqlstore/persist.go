@@ -1,0 +1,150 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+
+	"github.com/anima-run/anima/services/loop/internal/engine"
+)
+
+// persistRun inserts a run with the given number and cost of turns, unless it exists.
+// written sends the queued statements and reports whether the run was inserted.
+func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input engine.Input, at int64, turns int, cost api.Micros) (written func() (bool, error), err error) {
+	in, err := api.Encode(input)
+	if err != nil {
+		return nil, err
+	}
+	command, err := api.Encode(cmd)
+	if err != nil {
+		return nil, err
+	}
+	row := tx.QueueRow(ctx, `insert into runs (id, session, agent, command, input, started_at, turns, cost)
+		values ($1, $2, $3, $4, $5, $6, $7, $8) on conflict (id) do nothing returning true`,
+		cmd.Run, cmd.Session, cmd.Agent, string(command), string(in), at, turns, int64(cost))
+	return func() (begun bool, err error) {
+		err = missing(row.Scan(&begun), nil)
+		return begun, err
+	}, nil
+}
+
+// persistTurn inserts a turn, unless it exists, sets its position, and locks the agent's
+// row. It returns the agent's state and whether begun has inserted the run.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins bool, err error) {
+	t := rec.Turn
+	var reference string
+	var counted int64
+	if rec.Prompt != nil {
+		encoded, err := api.Encode(rec.Prompt)
+		if err != nil {
+			return "", false, err
+		}
+		reference, counted = string(encoded), rec.Prompt.Counted
+	}
+	err = tx.QueryRowContext(ctx, `insert into turns (`+turnColumns+`, reference, counted)
+		select $1, $2, $3, $4, $5, (select turns + 1 from sessions where id = $4), $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
+		on conflict do nothing returning position`, // on any of three unique keys: on PostgreSQL each may be the first to conflict
+		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
+		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
+	if err != nil {
+		return "", false, missing(err, nil)
+	}
+	if begins, err = begun(); err != nil {
+		return "", false, err
+	}
+	persistCalls(ctx, tx, t)
+	counters, err := api.Encode(rec.Counters)
+	if err != nil {
+		return "", false, err
+	}
+	runs := 0
+	if begins {
+		runs = 1
+	}
+	tx.Queue(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
+		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1`,
+		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
+	taken := s.count(ctx, tx, rec, begins, end)
+	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
+	if cerr := taken(); cerr != nil {
+		return "", false, cerr
+	}
+	return state, begins, err
+}
+
+// count adds a turn to the sums of its run. The returned function refuses a turn of a run
+// that has ended, or that was cancelled and does not end with this turn. count must
+// follow the update of the session's row, which a transaction that cancels locks, too.
+func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End) func() error {
+	turns, cost := 1, int64(rec.Turn.Cost)
+	if begins { // the inserted row has them
+		turns, cost = 0, 0
+	}
+	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
+		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
+	return func() error {
+		var cancelled sqldb.Null[string]
+		err := row.Scan(&cancelled)
+		switch {
+		case errors.Is(err, sqldb.ErrNotFound):
+			return otherwise(rec)
+		case err != nil:
+			return err
+		case cancelled.Valid && (end == nil || end.Reason != api.ReasonCancelled):
+			return engine.Cancelled(cancelled.V)
+		}
+		return nil
+	}
+}
+
+// persistCalls inserts the calls of a turn with one statement.
+func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
+	if len(t.Calls) == 0 {
+		return
+	}
+	const columns = 11
+	args := make([]any, 0, columns*len(t.Calls))
+	for _, c := range t.Calls {
+		args = append(args, t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS)
+	}
+	tx.Queue(ctx, `insert into tool_calls (`+callColumns+`) values `+rows(len(t.Calls), columns), args...)
+}
+
+// text replaces in s what PostgreSQL cannot store in a text column, invalid UTF-8 and
+// NUL, by U+FFFD.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// persistEnd stores the end of a run and the agent's state changes: those in asked, and
+// then the end's own. It follows persistTurn, which has locked the agent's row in that
+// state.
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *engine.End) error {
+	cmd := end.Run
+	end.Changed, end.Earlier = nil, nil
+	awake, err := s.awake(ctx, tx, cmd)
+	if err != nil {
+		return err
+	}
+	n := len(asked)
+	if !awake {
+		asked = append(asked, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
+	}
+	made, err := s.moves(ctx, tx, cmd.Agent, state, asked)
+	if err != nil {
+		return err
+	}
+	if !awake {
+		end.Changed = made[n]
+	}
+	end.Earlier = changed(made[:n])
+	ending, err := api.Encode(end)
+	if err != nil {
+		return err
+	}
+	tx.Queue(ctx, `update runs set ending = $2, ended_at = $3, fate = $4 where id = $1`, cmd.Run, string(ending), end.At, api.OutcomeConsumed)
+	return nil
+}
