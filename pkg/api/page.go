@@ -1,6 +1,9 @@
 package api
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // A list has at most Limit entries and at most 700 KiB of encoded entries, but at least
 // one entry. Limit is 1 to [MaxPage]; 0 means the default of the list. [Page] reports
@@ -30,6 +33,11 @@ func PageLimit(limit, otherwise int) (int, error) {
 		return 0, &Error{Code: Invalid, Message: fmt.Sprintf("limit %d is out of range", limit), Next: fmt.Sprintf("ask for 1 to %d", MaxPage)}
 	}
 	return limit, nil
+}
+
+// NotInList returns the error of a list whose After is not one that a page returned.
+func NotInList(after string) error {
+	return &Error{Code: Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
 }
 
 // CutPage returns the first entries of a list: at most limit entries and 700 KiB, but

@@ -97,7 +97,7 @@ func tickPlace(after string) (until time.Time, skip int, err error) {
 	when, aerr := strconv.ParseInt(at, 10, 64)
 	skip, nerr := strconv.Atoi(n)
 	if aerr != nil || nerr != nil || when < 1 || skip < 0 {
-		return time.Time{}, 0, &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
+		return time.Time{}, 0, api.NotInList(after)
 	}
 	return time.UnixMicro(when).UTC(), skip, nil
 }

@@ -188,7 +188,7 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 	if err != nil {
 		return err
 	}
-	c, err := h.store.Weigh(ctx, agent, b.Available+b.Held, deathAfter, h.now().UnixMicro())
+	c, err := h.store.ApplyBalance(ctx, agent, b.Available+b.Held, deathAfter, h.now().UnixMicro())
 	if err != nil || c == nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func (r memoryHandlers) souls(ctx context.Context, m api.ListSouls) (api.Souls, 
 	var before int64
 	if m.After != "" {
 		if before, err = strconv.ParseInt(m.After, 10, 64); err != nil || before < 1 {
-			return out, noPlace(m.After)
+			return out, api.NotInList(m.After)
 		}
 	}
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))

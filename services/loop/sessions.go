@@ -83,13 +83,9 @@ func placeOf(after string) (sqlstore.Place, error) {
 	at, id, found := strings.Cut(after, ".")
 	n, err := strconv.ParseInt(at, 10, 64)
 	if err != nil || !found || n < 1 {
-		return sqlstore.Place{}, noPlace(after)
+		return sqlstore.Place{}, api.NotInList(after)
 	}
 	return sqlstore.Place{At: n, ID: id}, nil
-}
-
-func noPlace(after string) error {
-	return &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
 }
 
 func (h *handlers) getTranscript(ctx context.Context, m api.GetTranscript) (api.Transcript, error) {

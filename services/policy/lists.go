@@ -39,5 +39,5 @@ func placeOf(after string) (sqlstore.Place, error) {
 			return sqlstore.Place{At: at, Turn: parts[2], Index: index}, nil
 		}
 	}
-	return sqlstore.Place{}, &api.Error{Code: api.Invalid, Message: strconv.Quote(after) + " is not a position in this list", Next: "use the position that the previous page returned, or leave it out"}
+	return sqlstore.Place{}, api.NotInList(after)
 }

@@ -9,8 +9,6 @@ import (
 	"embed"
 	"io/fs"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -60,7 +58,7 @@ func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool,
 	for i, a := range all {
 		ids[i] = a.ID
 	}
-	rows, err := sqldb.All(ctx, tx, scanState, `select id, state, seq from agents where id in `+places(1, len(ids))+` order by id`+tx.ForUpdate(), ids...)
+	rows, err := sqldb.All(ctx, tx, scanState, `select id, state, seq from agents where id in `+sqldb.Placeholders(1, len(ids))+` order by id`+tx.ForUpdate(), ids...)
 	if err != nil {
 		return false, err
 	}
@@ -81,7 +79,7 @@ func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool,
 	if len(fresh) == 0 {
 		return false, nil
 	}
-	tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values `+places(len(fresh)/columns, columns)+`
+	tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values `+sqldb.Placeholders(len(fresh)/columns, columns)+`
 		on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,
 		changed_at = excluded.changed_at where agents.seq < excluded.seq`, fresh...)
 	return stirred, nil
@@ -104,24 +102,6 @@ func scanState(row sqldb.Scanner) (a schedule.Agent, err error) {
 // abreast is the maximum number of agents in one statement: statements are cached by
 // their text, which depends on the number.
 const abreast = 32
-
-// places returns the parameters of rows: ($1, $2), ($3, $4) for two rows of two columns.
-func places(rows, columns int) string {
-	var b strings.Builder
-	for i := range rows * columns {
-		switch {
-		case i == 0:
-			b.WriteString("($")
-		case i%columns == 0:
-			b.WriteString("), ($")
-		default:
-			b.WriteString(", $")
-		}
-		b.WriteString(strconv.Itoa(i + 1))
-	}
-	b.WriteString(")")
-	return b.String()
-}
 
 // HasAgent implements [schedule.Store].
 func (s *Store) HasAgent(ctx context.Context, agent string) (bool, error) {

@@ -69,7 +69,7 @@ func TestDelete(t *testing.T) {
 		if err != nil || main.Terminated != 20 {
 			t.Errorf("the main session is %+v, %v, want it terminated at 20", main, err)
 		}
-		if c, err := s.Weigh(t.Context(), "ada", api.Dollar, 0, 30); c != nil || api.CodeOf(err) != api.NotFound {
+		if c, err := s.ApplyBalance(t.Context(), "ada", api.Dollar, 0, 30); c != nil || api.CodeOf(err) != api.NotFound {
 			t.Errorf("money: got %+v, %v, want that it stays deleted", c, err)
 		}
 		if all, err := s.Poor(t.Context()); err != nil || len(all) != 0 {

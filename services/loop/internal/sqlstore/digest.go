@@ -139,7 +139,7 @@ func (s Memory) summarise(ctx context.Context, tx *sqldb.Tx, all []taken) error 
 		values = append(values, of.session, of.agent, text(v.said), text(string(made)), text(string(used)), string(count), int64(len(of.turns)), spent, int64(cost), at, at)
 	}
 	tx.Queue(ctx, `insert into session_summaries (session, agent, summary, key_decisions, tools_used, outcomes, turns, tokens, cost, created_at, updated_at)
-		values `+rows(len(all), columns)+`
+		values `+sqldb.Placeholders(len(all), columns)+`
 		on conflict (session) do update set summary = excluded.summary, key_decisions = excluded.key_decisions, tools_used = excluded.tools_used,
 			outcomes = excluded.outcomes, turns = session_summaries.turns + excluded.turns, tokens = session_summaries.tokens + excluded.tokens,
 			cost = session_summaries.cost + excluded.cost, updated_at = excluded.updated_at`, values...)

@@ -175,7 +175,7 @@ func writeTask(ctx context.Context, tx *sqldb.Tx, goalID string, t goal.Task) er
 	if err != nil {
 		return err
 	}
-	tx.Queue(ctx, `insert into task_graph (`+taskColumns+`) values `+rows(1, 25)+`
+	tx.Queue(ctx, `insert into task_graph (`+taskColumns+`) values `+sqldb.Placeholders(1, 25)+`
 		on conflict (id) do update set status = excluded.status, retry_count = excluded.retry_count, attempt = excluded.attempt,
 			lease = excluded.lease, deadline = excluded.deadline, result = excluded.result, artifacts = excluded.artifacts, error = excluded.error,
 			started_at = excluded.started_at, completed_at = excluded.completed_at`,

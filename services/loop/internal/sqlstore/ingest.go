@@ -171,7 +171,7 @@ func (s Memory) claimProgress(ctx context.Context, tx *sqldb.Tx, all []taken, fr
 		}
 	}
 	if len(mine) > 0 {
-		tx.Queue(ctx, `insert into memory_progress (session, position) values `+rows(len(mine), 2)+`
+		tx.Queue(ctx, `insert into memory_progress (session, position) values `+sqldb.Placeholders(len(mine), 2)+`
 			on conflict (session) do update set position = excluded.position`, args...)
 	}
 	return mine, nil

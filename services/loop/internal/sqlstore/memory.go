@@ -124,8 +124,8 @@ var episodesIn, textsIn = func() (episodes, texts map[int]string) {
 	episodes, texts = map[int]string{}, map[int]string{}
 	for _, n := range together {
 		episodes[n] = `insert into episodic_memory (agent, id, session, event_type, summary, detail, outcome, importance, class, tokens,
-			origin, origin_address, created_at) values ` + rows(n, 13) + ` on conflict (agent, id) do nothing`
-		texts[n] = `insert into memory_text (scope, id, body) values ` + rows(n, 3) + `
+			origin, origin_address, created_at) values ` + sqldb.Placeholders(n, 13) + ` on conflict (agent, id) do nothing`
+		texts[n] = `insert into memory_text (scope, id, body) values ` + sqldb.Placeholders(n, 3) + `
 			on conflict (scope, id) do update set body = excluded.body where memory_text.body <> excluded.body`
 	}
 	return episodes, texts

@@ -480,7 +480,7 @@ func TestRelations(t *testing.T) {
 		trust := func(f float64) *float64 { return &f }
 		e := note(memory.Relation{Address: "0xAB", Kind: "messaged_us", Name: "Bob", Met: true, By: peer, At: at})
 		if e.ID != "0xab" || e.Weight != 0.5 || e.Count != 1 || e.By != peer || e.Title != "Bob" {
-			t.Errorf("somebody new: %+v", e)
+			t.Errorf("a new address: %+v", e)
 		}
 		e = note(memory.Relation{Address: "0xab", Kind: "friend", Notes: "pays well", Trust: trust(0.8), By: self, At: at + 1})
 		if e.Kind != "friend" || e.Weight != 0.8 || e.Title != "Bob" || e.Text != "pays well" || e.Count != 1 || e.By != self {

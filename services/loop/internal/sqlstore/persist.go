@@ -110,7 +110,7 @@ func persistCalls(ctx context.Context, tx *sqldb.Tx, t api.Turn) {
 	for _, c := range t.Calls {
 		args = append(args, t.ID, c.Index, text(c.ID), text(c.Tool), text(string(c.Arguments)), c.Decision, c.Action, c.Outcome, text(c.Result), text(c.Error), c.DurationMS)
 	}
-	tx.Queue(ctx, `insert into tool_calls (`+callColumns+`) values `+rows(len(t.Calls), columns), args...)
+	tx.Queue(ctx, `insert into tool_calls (`+callColumns+`) values `+sqldb.Placeholders(len(t.Calls), columns), args...)
 }
 
 // text replaces in s what PostgreSQL cannot store in a text column, invalid UTF-8 and

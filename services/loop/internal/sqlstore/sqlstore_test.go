@@ -111,7 +111,7 @@ func TestApply(t *testing.T) {
 			Tools: []string{"look"}, MaxTurns: 25, MaxCalls: 10, ExecTimeoutS: 30, RunTimeoutS: 600, Workspace: "/data/ada", State: api.StateSleeping,
 		}
 		if diff := cmp.Diff(wantAgent, k.Agent); diff != "" {
-			t.Errorf("what a run knows (-want +got):\n%s", diff)
+			t.Errorf("the known state of a run (-want +got):\n%s", diff)
 		}
 		// Each change is announced once, in the transaction that made it.
 		type row struct{ id, subject, payload string }

@@ -2,8 +2,6 @@ package sqlstore
 
 import (
 	"context"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -102,28 +100,10 @@ func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.
 			prune = c.Seq - historyKept
 		}
 	}
-	tx.Queue(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at) values `+rows(len(all), columns), args...)
+	tx.Queue(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at) values `+sqldb.Placeholders(len(all), columns), args...)
 	if prune > 0 {
 		tx.Queue(ctx, `delete from agent_history where agent = $1 and seq <= $2`, all[0].Agent, prune)
 	}
-}
-
-// rows returns the placeholders of an insert of n rows.
-func rows(n, columns int) string {
-	var b strings.Builder
-	for i := range n * columns {
-		switch {
-		case i == 0:
-			b.WriteString("($")
-		case i%columns == 0:
-			b.WriteString("), ($")
-		default:
-			b.WriteString(", $")
-		}
-		b.WriteString(strconv.Itoa(i + 1))
-	}
-	b.WriteString(")")
-	return b.String()
 }
 
 const historyColumns = `select h.agent, a.name, a.address, h.state, h.previous, h.reason, h.sleep_until, h.seq, h.at
@@ -165,12 +145,12 @@ func (s *Store) SetState(ctx context.Context, agent string, to api.AgentState, w
 	})
 }
 
-// Weigh changes an agent's state by its funds. The first call with owns <= 0 records the
+// ApplyBalance changes an agent's state by its funds. The first call with owns <= 0 records the
 // time; a call at least grace later makes the agent dead. A call with owns > 0 clears the
-// time and returns a dead agent to sleeping. Weigh returns nil if the state does not
+// time and returns a dead agent to sleeping. ApplyBalance returns nil if the state does not
 // change, and adds the announcement of a change to the outbox in the same transaction.
 // Errors: NotFound.
-func (s *Store) Weigh(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
+func (s *Store) ApplyBalance(ctx context.Context, agent string, owns api.Micros, grace time.Duration, at int64) (*api.AgentChanged, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (*api.AgentChanged, error) {
 		var state api.AgentState
 		var since int64

@@ -35,7 +35,7 @@ func TestWeigh(t *testing.T) {
 			{"once", 1, at + 10*hour, ""},
 			{"and the clock is new", 0, at + 11*hour, ""},
 		} {
-			c, err := s.Weigh(t.Context(), "ada", step.owns, time.Hour, step.at)
+			c, err := s.ApplyBalance(t.Context(), "ada", step.owns, time.Hour, step.at)
 			must(t, err)
 			var got api.AgentState
 			if c != nil {
@@ -51,13 +51,13 @@ func TestWeigh(t *testing.T) {
 			}
 		}
 		// Neither a run's end nor SetState without paid revives a dead agent.
-		_, err := s.Weigh(t.Context(), "ada", 0, 0, at+20*hour)
+		_, err := s.ApplyBalance(t.Context(), "ada", 0, 0, at+20*hour)
 		must(t, err)
 		c, err := s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, 0, at)
 		if err != nil || c != nil {
 			t.Errorf("a dead agent was put to sleep: %+v, %v", c, err)
 		}
-		_, err = s.Weigh(t.Context(), "nobody", 0, time.Hour, at)
+		_, err = s.ApplyBalance(t.Context(), "nobody", 0, time.Hour, at)
 		wantCode(t, err, api.NotFound)
 	})
 }

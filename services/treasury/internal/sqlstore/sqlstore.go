@@ -6,8 +6,6 @@ import (
 	"context"
 	"embed"
 	"io/fs"
-	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/anima-run/anima/pkg/outbox"
@@ -53,17 +51,6 @@ var (
 	writeSizes = []int{64, 16, 8, 4, 3, 2, 1} // 3: one settlement has three accounts
 )
 
-// placeholders writes "$n,$n+1,…".
-func placeholders(b *strings.Builder, first, count int) {
-	for i := range count {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('$')
-		b.WriteString(strconv.Itoa(first + i))
-	}
-}
-
 // among calls ask for each part of ids, with a statement for the rows whose key is in
 // that part. query ends in a condition without its list: "… where id in".
 func among[K any](query string, ids []K, ask func(query string, args []any)) {
@@ -82,12 +69,7 @@ func among[K any](query string, ids []K, ask func(query string, args []any)) {
 		for i := range args {
 			args[i] = part[min(i, len(part)-1)]
 		}
-		var b strings.Builder
-		b.WriteString(query)
-		b.WriteString(" (")
-		placeholders(&b, 1, size)
-		b.WriteByte(')')
-		ask(b.String(), args)
+		ask(query+" "+sqldb.Placeholders(1, size), args)
 	}
 }
 
@@ -120,24 +102,9 @@ func insert(ctx context.Context, tx *sqldb.Tx, into, after string, columns int, 
 		var text string
 		for n := size * columns; len(args) >= n && n > 0; args = args[n:] {
 			if text == "" {
-				text = insertText(into, after, columns, size)
+				text = into + sqldb.Placeholders(size, columns) + after
 			}
 			tx.Queue(ctx, text, args[:n]...)
 		}
 	}
-}
-
-func insertText(into, after string, columns, rows int) string {
-	var b strings.Builder
-	b.WriteString(into)
-	for r := range rows {
-		if r > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteByte('(')
-		placeholders(&b, 1+r*columns, columns)
-		b.WriteByte(')')
-	}
-	b.WriteString(after)
-	return b.String()
 }
