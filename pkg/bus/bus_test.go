@@ -234,7 +234,7 @@ func TestAppendFences(t *testing.T) {
 				won, lost = lost, won
 			}
 			if won.err != nil {
-				t.Fatalf("nobody won: %v, %v", won.err, lost.err)
+				t.Fatalf("no writer won: %v, %v", won.err, lost.err)
 			}
 			wantCode(t, lost.err, api.Conflict, "")
 			return won, lost

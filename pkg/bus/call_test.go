@@ -103,9 +103,9 @@ func TestCallUnderstandsForeignServices(t *testing.T) {
 	wantCode(t, err, api.NotFound, "")
 }
 
-// dead subscribes a replica that takes requests and never answers. dies waits until it
+// dead subscribes a replica that takes requests and never answers. crash waits until it
 // has taken one, and unsubscribes it.
-func dead(t *testing.T, s *server.Server, req api.Message) (dies func()) {
+func dead(t *testing.T, s *server.Server, req api.Message) (crash func()) {
 	t.Helper()
 	nc, taken := connect(t, s).NATS(), make(chan struct{}, 8)
 	sub, err := nc.Subscribe(req.Subject().String(), func(*nats.Msg) { taken <- struct{}{} })
@@ -128,7 +128,7 @@ func dead(t *testing.T, s *server.Server, req api.Message) (dies func()) {
 func TestCallAsksOthers(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	dies := dead(t, s, api.GetAgent{})
+	crash := dead(t, s, api.GetAgent{})
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -138,7 +138,7 @@ func TestCallAsksOthers(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
-	dies()
+	crash()
 	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }))
 	asking.Wait() // before the server is stopped
 }

@@ -86,7 +86,7 @@ func TestObjectsReplace(t *testing.T) {
 	for range 20 {
 		got, _, err := o.Read(ctx, "x", 0, 1<<20)
 		if err != nil || !versions[hash(got)] {
-			t.Errorf("read %d bytes that nobody wrote, %v", len(got), err)
+			t.Errorf("read %d bytes that were not written, %v", len(got), err)
 		}
 	}
 	work.Wait()

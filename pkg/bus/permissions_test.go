@@ -223,7 +223,7 @@ func TestPermissions(t *testing.T) {
 		return err
 	})
 	if _, err := bus.Dial(bus.DialOptions{URL: url, Log: logger(t)}); err == nil {
-		t.Error("somebody without a key came in")
+		t.Error("a client without a key was accepted")
 	}
 	if _, err := bus.Dial(bus.DialOptions{URL: url, NKey: "SUNONSENSE", Name: "loop", Log: logger(t)}); err == nil || strings.Contains(err.Error(), "NONSENSE") {
 		t.Errorf("a wrong seed: got %v, want an error without it", err)

@@ -105,7 +105,7 @@ func TestStreamIsCancelledByItsCaller(t *testing.T) {
 			return api.Completion{}, err
 		}
 		<-ctx.Done()
-		stopped <- send(api.Delta{Content: "nobody hears this"})
+		stopped <- send(api.Delta{Content: "after the end"})
 		return api.Completion{}, ctx.Err()
 	})
 
@@ -205,7 +205,7 @@ func TestStreamNoticesADeadServer(t *testing.T) {
 func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
-	dies := dead(t, s, api.Complete{})
+	crash := dead(t, s, api.Complete{})
 	o := quick
 	o.Service = "caller"
 	caller := newBus(t, connect(t, s), o)
@@ -217,7 +217,7 @@ func TestStreamAsksOthersBeforeItBegins(t *testing.T) {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})
-	dies()
+	crash()
 	serve(t, b, patience, bus.Stream(func(context.Context, api.Complete, func(api.Delta) error) (api.Completion, error) {
 		return api.Completion{Text: "answered"}, nil
 	}))

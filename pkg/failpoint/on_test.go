@@ -82,7 +82,7 @@ func TestDies(t *testing.T) {
 				t.Errorf("%q in a file %t: ended with %v, want killed %t", spec, inFile, err, c.killed)
 			}
 			if _, err := os.Stat(file); inFile && c.killed && err == nil {
-				t.Errorf("%q: the file is still there, and the next process dies too", spec)
+				t.Errorf("%q: the file is still there, and the next process crashes too", spec)
 			}
 		}
 	}

@@ -319,6 +319,6 @@ func TestManyGroups(t *testing.T) {
 	q.callers.Wait()
 	q.want(kept, answers)
 	if led, waiting := q.db.Group(); led || waiting > 0 {
-		t.Errorf("somebody still leads (%t) or waits (%d)", led, waiting)
+		t.Errorf("a transaction still leads (%t) or waits (%d)", led, waiting)
 	}
 }

@@ -241,7 +241,7 @@ func TestModels(t *testing.T) {
 		t.Errorf("dear: %+v", m)
 	}
 	if m, there := found["gpt-5.2"]; there {
-		t.Errorf("somebody else's service is said to have %+v", m)
+		t.Errorf("a model of another service is listed: %+v", m)
 	}
 	for token, want := range map[string]int{w.Token: 200, "wrong": 401} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.HTTP+"/v1/models", nil)

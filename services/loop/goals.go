@@ -24,7 +24,7 @@ type goalHandlers struct {
 // newGoals returns handlers whose orchestrator uses the store and the clients of h.
 func newGoals(h *handlers) *goalHandlers {
 	o := &goal.Orchestrator{
-		Store: h.store, Router: h.clients, Treasury: h.clients, Agent: h.store.Agent, Lease: h.leases.With, Now: h.now, Log: h.log, Kick: h.relay.Wake,
+		Store: h.store, Router: h.clients, Treasury: h.clients, Agent: h.store.Agent, Lease: h.leases.With, Now: h.now, Log: h.log, Wake: h.relay.Wake,
 		ApprovePlan: func(ctx context.Context, m api.ApprovePlan) (api.Decision, error) {
 			return bus.Call[api.Decision](ctx, h.bus, m)
 		},

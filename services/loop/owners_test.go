@@ -55,7 +55,7 @@ func TestOwners(t *testing.T) {
 		return got
 	}
 	if diff := cmp.Diff([]string{"check_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {
-		t.Errorf("before anybody answered (-want +got):\n%s", diff)
+		t.Errorf("before an owner answered (-want +got):\n%s", diff)
 	}
 	o.askOne(t.Context(), api.Treasury, api.ListTreasuryTools{})
 	if diff := cmp.Diff([]string{"topup_credits", "heartbeat_ping", "list_models"}, offered()); diff != "" {

@@ -32,10 +32,10 @@ const usage = `usage: go run . COMMAND
   exec -- CMD...                   run a program inside the lab's network, with KUBECONFIG set
   node kill|start N                crash a node, by its number or name; bring it back
   runbook [FILE...]                run docs/runbooks; all, or the named ones
-  volumes                          empty the volumes that nobody claims any more
+  volumes                          empty the volumes that no claim uses any more
   status                           what runs
-  path NAME                        where a built program lies
-  down [-wipe]                     end everything; -wipe also forgets all state
+  path NAME                        where a built program is
+  down [-wipe]                     end everything; -wipe also deletes all state
 `
 
 // notRun is the error of a machine that cannot run the lab: a suite that needs the lab

@@ -135,7 +135,7 @@ func TestMatrix(t *testing.T) {
 			yes, no = yes || row[target], no || !row[target]
 		}
 		if !yes || !no {
-			t.Errorf("%s: allowed to somebody %t, refused to somebody %t; want both", target, yes, no)
+			t.Errorf("%s: allowed to one service %t, refused to another %t; want both", target, yes, no)
 		}
 	}
 	if !want["inference-router"]["outside"] || want["loop"]["outside"] || want["stranger"]["nats"] {

@@ -15,7 +15,7 @@ trap 'exit 1' HUP INT TERM
     -c unix_socket_directories='$dir' -c max_connections=300 -c autovacuum=off \
     -c fsync=$sync -c synchronous_commit=$sync -c full_page_writes=$sync" start >>"$dir/log" 2>&1 </dev/null ||
   { cat "$dir/log"; exit 1; }
-trap '' PIPE # nobody may be left to hear it
+trap '' PIPE # the reader of stdout may have exited
 echo ready
 read -r _
 exit 0

@@ -141,7 +141,7 @@ func TestTerminalEndsWithItsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat("/proc/" + strings.TrimSpace(string(pid))); err == nil {
-		t.Error("the terminal lives on")
+		t.Error("the terminal is still running")
 	}
 }
 

@@ -58,7 +58,7 @@ func TestStoreFollows(t *testing.T) {
 	changed := make(chan struct{}, 16)
 	st := NewStore[thing](func() { changed <- struct{}{} })
 	if _, ok := st.Items(); ok {
-		t.Error("an empty store says that it knows the list")
+		t.Error("an empty store reports that it has the list")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

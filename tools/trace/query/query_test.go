@@ -105,7 +105,7 @@ func TestTraceThatIsNotThere(t *testing.T) {
 	}
 	c.Base = "http://127.0.0.1:1"
 	if _, err := c.Trace(t.Context(), turnTrace); err == nil || !strings.Contains(err.Error(), "check that Jaeger is running") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("with no server: %v", err)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // callModel executes CONTEXT and the model call of EXECUTE: it builds the prompt, calls the
 // model and journals the completion.
 //
-// Compactions and layers are stored before the thought is journaled, so the prompt of
-// every journaled thought can be rebuilt. After a crash before that, the next owner
+// Compactions and layers are stored before the completion is journaled, so the prompt of
+// every journaled completion can be rebuilt. After a crash before that, the next owner
 // finds the stored compaction and repeats the model calls under the same ids, which are
 // not charged again.
 func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) error {

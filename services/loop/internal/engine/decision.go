@@ -27,7 +27,7 @@ type prepared struct {
 // completion to the journal. This is safe because the router has stored the answer: the
 // next owner of the turn gets the same answer, and from policy the same decision. same
 // reports whether a repeated model call uses the same id; otherwise the call must not
-// be evaluated before the thought is in the journal. The returned function waits for
+// be evaluated before the completion is in the journal. The returned function waits for
 // the evaluation.
 func (e *Engine) evaluate(ctx context.Context, s *state, id string, same bool) (wait func() *execution) {
 	calls := s.calls(s.agent.MaxCalls)

@@ -358,7 +358,7 @@ func TestCostCapEnds(t *testing.T) {
 	}
 	w.Tools["look"] = look
 	if turns, end := run(t, w, cmd); len(turns) != 1 || end.Reason != api.ReasonCostCap {
-		t.Errorf("with somebody who has more to say: %d turns, %+v", len(turns), end)
+		t.Errorf("with another message in the queue: %d turns, %+v", len(turns), end)
 	}
 }
 
@@ -400,7 +400,7 @@ func TestCannotPay(t *testing.T) {
 		t.Errorf("ended %+v", end)
 	}
 	if len(turns) != 1 || turns[0].Input != command.Content || turns[0].Thinking != "" || turns[0].Cost != 0 {
-		t.Errorf("kept %+v, want the input and nobody's words", turns)
+		t.Errorf("kept %+v, want the input alone", turns)
 	}
 	ids := w.Stream.IDs()
 	want := []string{"loop_error/run1", "agent_state/ada/2", "agent_state/ada/3", "agent_state/ada/4", "loop_end/run1"}

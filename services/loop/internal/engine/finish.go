@@ -214,7 +214,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 	return end, nil
 }
 
-// readCost waits until the cost of the turn's thought is settled, so that the recorded cost
+// readCost waits until the cost of the turn's completion is settled, so that the recorded cost
 // is paid and the next prompt has the remaining funds. If a previous owner made the
 // call, or the wait fails, pay uses [Router.Confirm].
 func (e *Engine) readCost(ctx context.Context, s *state) error {

@@ -509,8 +509,8 @@ func TestCancelWaitsForTheRouter(t *testing.T) {
 			if err := world(says("never heard")).Run(t.Context(), crash.Gate, command); err != nil {
 				t.Fatal(err)
 			}
-			dies := &enginetest.Crash{At: enginetest.Point{Port: "complete", Nth: 1}, After: true}
-			if err := w.Run(t.Context(), dies.Gate, command); err == nil {
+			crash = &enginetest.Crash{At: enginetest.Point{Port: "complete", Nth: 1}, After: true}
+			if err := w.Run(t.Context(), crash.Gate, command); err == nil {
 				t.Fatal("the owner that died ended its run")
 			}
 			store.Cancel("run1", "enough")

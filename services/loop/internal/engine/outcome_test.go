@@ -120,14 +120,14 @@ func TestDeadlineIsKept(t *testing.T) {
 	t.Parallel()
 	for after, ends := range map[time.Duration]bool{2 * time.Minute: false, 11 * time.Minute: true} {
 		w := world(says("done"))
-		dies := errors.New("dies")
+		crash := errors.New("crash")
 		err := w.Run(t.Context(), func(ctx context.Context, port string, do func() error) error {
 			if port == "complete" {
-				return dies
+				return crash
 			}
 			return enginetest.Open(ctx, port, do)
 		}, command)
-		if !errors.Is(err, dies) {
+		if !errors.Is(err, crash) {
 			t.Fatal(err)
 		}
 		w.Pass(after)

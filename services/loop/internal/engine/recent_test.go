@@ -36,7 +36,7 @@ func TestConversationIsRemembered(t *testing.T) {
 				}
 				return enginetest.Open(ctx, port, do)
 			})
-			dies := func(ctx context.Context, port string, do func() error) error {
+			crash := func(ctx context.Context, port string, do func() error) error {
 				if port == "persist" {
 					return errDied
 				}
@@ -50,7 +50,7 @@ func TestConversationIsRemembered(t *testing.T) {
 				case other: // executed by another replica
 					err = w.Run(t.Context(), enginetest.Open, cmd)
 				case dead: // crashes at PERSIST, and the run is not resumed
-					if err = w.Run(t.Context(), dies, cmd); errors.Is(err, errDied) {
+					if err = w.Run(t.Context(), crash, cmd); errors.Is(err, errDied) {
 						err = nil
 					}
 				default:
@@ -61,7 +61,7 @@ func TestConversationIsRemembered(t *testing.T) {
 				}
 				gate := enginetest.Open
 				if i == dead {
-					gate = dies
+					gate = crash
 				}
 				if err := plain.Run(t.Context(), gate, cmd); err != nil && !errors.Is(err, errDied) {
 					t.Fatal(err)

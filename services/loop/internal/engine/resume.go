@@ -175,7 +175,7 @@ func (e *Engine) requestBalance(ctx context.Context, s *state) (funded func() er
 	asking.Go(func() { balance, err = e.Treasury.Balance(ctx, s.agent.ID) })
 	return sync.OnceValue(func() error {
 		asking.Wait()
-		// The funds include a hold for this thought. An owner that resumes the turn
+		// The funds include a hold for this completion. An owner that resumes the turn
 		// must build the same prompt; otherwise the router would not find the hold.
 		balance.Available += balance.Held
 		s.tier, s.funds = balance.Tier, &balance

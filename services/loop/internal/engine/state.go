@@ -46,11 +46,11 @@ type state struct {
 	steered      func() bool // see [Queue]
 
 	completion *Completion
-	settling   Settling // pending settlement of the thought's cost; nil: started by another owner, or already waited for
-	settled    bool     // the thought's cost is settled
+	settling   Settling // pending settlement of the completion's cost; nil: started by another owner, or already waited for
+	settled    bool     // the completion's cost is settled
 	results    map[int]Result
 	intents    map[int]Intent
-	ahead      *execution // first call, evaluated while the thought was stored; nil: not evaluated early, or already executed
+	ahead      *execution // first call, evaluated while the completion was stored; nil: not evaluated early, or already executed
 
 	conversation *Conversation // for the next prompt; nil: must be read from the store
 	recalled     *recalled     // for this run; nil: not recalled yet

@@ -28,8 +28,8 @@ type Orchestrator struct {
 	Lease func(ctx context.Context, key string, f func(context.Context) error) error
 	Now   func() time.Time
 	Log   *slog.Logger
-	// Kick is called after a change, to publish the messages in the outbox.
-	Kick func()
+	// Wake is called after a change, to publish the messages in the outbox.
+	Wake func()
 }
 
 // patience is the number of tries of a step while the model's error is temporary. After
@@ -41,7 +41,7 @@ const patience = 8
 func (o *Orchestrator) Change(ctx context.Context, id string, change func(*State) error) (State, error) {
 	s, err := o.Store.ChangeGoal(ctx, id, o.Now().UnixMicro(), change)
 	if err == nil {
-		o.Kick()
+		o.Wake()
 	}
 	return s, err
 }

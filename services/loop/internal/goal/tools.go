@@ -54,7 +54,7 @@ func (t tools) create(ctx context.Context, c engine.Call, a catalog.Args) (engin
 	case Blocked:
 		return engine.Output{Blocked: true, Text: "BLOCKED: another goal is active, and it is worked on without you. Sleep until it is over, or give it up with cancel_goal. " + Status(&g)}, nil
 	}
-	t.o.Kick()
+	t.o.Wake()
 	return engine.Output{Text: fmt.Sprintf("Goal %s was created. It is planned and worked on beside you, also while you sleep; orchestrator_status shows how it stands.", g.ID)}, nil
 }
 

@@ -205,7 +205,7 @@ func (w *world) owner(gate enginetest.Gate) *goal.Orchestrator {
 	g := gated{w, gate}
 	return &goal.Orchestrator{
 		Store: g, Router: g, Treasury: g, Agent: w.Agent, ApprovePlan: g.ApprovePlan, CancelRun: g.CancelRun, Lease: g.With,
-		Now: func() time.Time { return time.UnixMicro(w.now) }, Log: slog.New(slog.DiscardHandler), Kick: func() {},
+		Now: func() time.Time { return time.UnixMicro(w.now) }, Log: slog.New(slog.DiscardHandler), Wake: func() {},
 	}
 }
 
@@ -847,7 +847,7 @@ func TestTools(t *testing.T) {
 	says("cancel_goal", `{"goal_id":"a BOOK","reason":"enough"}`, "cancelled")
 	says("cancel_goal", `{"goal_id":"`+s.ID+`"}`, "enough")
 	if out := w.tool("complete_task", engine.Call{Turn: held + ".1"}, `{"task_id":"B","output":"x"}`); !out.Ends || !strings.Contains(out.Text, "Nobody waits") {
-		t.Errorf("a result that nobody waits for: %+v", out)
+		t.Errorf("a result of a cancelled goal: %+v", out)
 	}
 	if out, err := w.try("create_goal", engine.Call{Key: "long"}, `{"title":"t","description":"`+strings.Repeat("x", 40_000)+`"}`); err == nil {
 		t.Errorf("a description of 40,000 bytes: %+v", out)

@@ -124,7 +124,7 @@ func TestObserve(t *testing.T) {
 		{"the order of names does not matter", []string{"exec+read_file", "read_file+exec", "exec+read_file"}, "..n"},
 		{"ten idle turns", times(10, ""), ".........(60)"},
 		{"reading is idle, too", join([]string{"read_file", "git_diff"}, times(8, "")), ".........(60)"},
-		{"somebody asks: the row is new", join(times(9, ""), []string{"!"}, times(9, "")), "..................."},
+		{"a request adds a row", join(times(9, ""), []string{"!"}, times(9, "")), "..................."},
 		{"a request a run with the same tool is no loop", join(times(7, "!exec")), "......."},
 		{"V-21: blocked", times(5, "create_goal:blocked"), "(120)(240)(480)(600)(600)"},
 		{"V-21: a created goal resets", []string{"create_goal:blocked", "create_goal:blocked", "create_goal", "create_goal:blocked"}, "(120)(240).(120)"},

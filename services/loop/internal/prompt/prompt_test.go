@@ -413,7 +413,7 @@ func TestTexts(t *testing.T) {
 		}
 	}
 	if strings.Contains(id, "<|") {
-		t.Error("a description speaks for somebody else")
+		t.Error("a description contains the text of another author")
 	}
 	genesis, more := Genesis("Be useful.")
 	if !strings.Contains(genesis, "Be useful.") || !strings.HasPrefix(genesis, "## Genesis\n[") || !strings.HasSuffix(genesis, "]") || more != "" {

@@ -153,7 +153,7 @@ func pipe(t *testing.T, dir string) (held, free func()) {
 	free = func() {
 		t.Helper()
 		if n, err := read(2 * time.Second); n != 0 || !errors.Is(err, io.EOF) {
-			t.Errorf("reading the pipe gave %d bytes, error %v; want its end, since no process lives", n, err)
+			t.Errorf("reading the pipe gave %d bytes, error %v; want its end, since all processes have ended", n, err)
 		}
 	}
 	return held, free

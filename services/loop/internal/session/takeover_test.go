@@ -196,7 +196,7 @@ func (s *contested) run(ctx context.Context, times int) error {
 		}
 		for range 3 {
 			if err := s.write(now, engine.Step{}); err != nil {
-				return fmt.Errorf("the owner of now: %w", err)
+				return fmt.Errorf("the new owner: %w", err)
 			}
 		}
 		if err := <-awake; err != nil && api.CodeOf(err) != api.Conflict || err == nil && !early {

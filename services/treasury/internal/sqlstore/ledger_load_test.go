@@ -184,7 +184,7 @@ func groups(t *testing.T, open func() ledger.Store) {
 		}
 	}
 	if refused == 0 {
-		t.Errorf("got nobody refused, want at least one")
+		t.Errorf("got no refusal, want at least one")
 	}
 	g.enter, g.leave = nil, nil
 	wantSound(t, b)

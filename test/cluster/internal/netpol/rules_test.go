@@ -86,7 +86,7 @@ func TestRules(t *testing.T) {
 		"all namespaces":               {`{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{}}]}]}`, in, []string{"ip saddr { 10.1.0.2, 10.1.0.3, 10.2.0.2, 10.2.0.3, 10.2.0.4 } accept"}},
 		"namespace and pod":            {`{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{},"podSelector":{"matchLabels":{"k8s-app":"kube-dns"}}}]}]}`, in, []string{"ip saddr { 10.2.0.4 } accept"}},
 		"namespace or pod":             {`{"podSelector":{},"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"ops"}}},{"podSelector":{"matchLabels":{"app":"db"}}}]}]}`, in, []string{"ip saddr { 10.1.0.3, 10.2.0.2, 10.2.0.3 } accept"}},
-		"nobody is chosen":             {`{"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"none"}}}]}]}`, in, nil},
+		"no pod is selected":           {`{"podSelector":{},"ingress":[{"from":[{"podSelector":{"matchLabels":{"app":"none"}}}]}]}`, in, nil},
 		"In and NotIn":                 {`{"podSelector":{"matchExpressions":[{"key":"app","operator":"In","values":["web","x"]},{"key":"tier","operator":"NotIn","values":["back"]}]},"ingress":[{}]}`, in, []string{"accept"}},
 		"Exists":                       {`{"podSelector":{"matchExpressions":[{"key":"tier","operator":"Exists"}]},"ingress":[{}]}`, in, []string{"accept"}},
 		"DoesNotExist":                 {`{"podSelector":{"matchExpressions":[{"key":"tier","operator":"DoesNotExist"}]},"ingress":[{}]}`, in, []string{"-"}},

@@ -381,7 +381,7 @@ func TestCancelIsPassedOn(t *testing.T) {
 	w.stdio("box", "usual")
 	hang := w.tool("mcp_box_hang")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	why := errors.New("somebody asked for it")
+	why := errors.New("the test closed it")
 	go func() {
 		await(t, filepath.Join(w.agent.Workspace, "hanging"))
 		cancel(why)
