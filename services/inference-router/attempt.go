@@ -41,7 +41,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	if err != nil && !partial {
 		m.h.models.refreshIfMissing(ctx, err)
 		m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
-		m.fail(ctx, c, hold, res, err)
+		m.fail(ctx, c, hold, res, took, err)
 		return answer, err
 	}
 	cost := min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
@@ -59,21 +59,23 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		c.out.replace(answer.Text)
 	}
 	c.answered = true
-	return m.store(ctx, c, hold, answer, cost)
+	return m.store(ctx, c, hold, m.row(ctx, res.Usage, cost, took), answer)
+}
+
+// row returns what the store has of an attempt, answered or failed.
+func (m *candidate) row(ctx context.Context, used provider.Usage, cost api.Micros, took time.Duration) sqlstore.Call {
+	return sqlstore.Call{
+		ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
+		Model: m.model.ID, Provider: m.provider.Name(), Tokens: sqlstore.Tokens(used), Cost: cost, LatencyMS: took.Milliseconds(),
+		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: m.h.now().UnixMicro(),
+	}
 }
 
 // store stores the answer, sends it to the callers and settles it.
-func (m *candidate) store(ctx context.Context, c *callState, hold string, answer api.Completion, cost api.Micros) (api.Completion, error) {
+func (m *candidate) store(ctx context.Context, c *callState, hold string, row sqlstore.Call, answer api.Completion) (api.Completion, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	record := sqlstore.StoredCall{
-		Call: sqlstore.Call{
-			ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
-			Model: m.model.ID, Provider: m.provider.Name(), InputTokens: answer.InputTokens, OutputTokens: answer.OutputTokens,
-			Cost: cost, LatencyMS: answer.LatencyMS, At: m.h.now().UnixMicro(),
-		},
-		Hold: hold, Trace: trace.SpanContextFromContext(ctx).TraceID().String(), Answer: answer,
-	}
+	record := sqlstore.StoredCall{Call: row, Hold: hold, Answer: answer}
 	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.StoredCall, error) { return m.h.store.Record(ctx, record) })
 	if err != nil {
 		m.h.signalUnsettled() // the row may be committed in spite of the error, and the caller may not retry
@@ -151,22 +153,21 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 // attempt is not counted, and its hold expires or is used by the next attempt. After a
 // crash between the row and the end of the hold, [candidate.reserve] or
 // [handlers.settleLeftovers] ends the hold with the cost in the row.
-func (m *candidate) fail(ctx context.Context, c *callState, hold string, res provider.Response, cause error) {
+func (m *candidate) fail(ctx context.Context, c *callState, hold string, res provider.Response, took time.Duration, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	f := sqlstore.FailedAttempt{
-		Call: m.req.ID, Run: m.req.Run, Agent: m.req.Agent, Turn: m.req.Turn, Model: m.model.ID, Provider: m.provider.Name(),
-		Kind: string(provider.KindOf(cause)), Counts: provider.KindOf(cause) != provider.Canceled, Message: cause.Error(),
-		Hold: hold, At: m.h.now().UnixMicro(),
-	}
+	used, cost := provider.Usage{}, api.Micros(0)
 	if res.Usage.Output > 0 {
-		f.InputTokens, f.OutputTokens = res.Usage.Input, res.Usage.Output
-		f.Cost = min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
+		used, cost = res.Usage, min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
+	}
+	f := sqlstore.FailedAttempt{
+		Call: m.row(ctx, used, cost, took), Run: m.req.Run, Kind: string(provider.KindOf(cause)),
+		Counts: provider.KindOf(cause) != provider.Canceled, Message: cause.Error(), Hold: hold,
 	}
 	n, err := m.h.store.RecordFailure(ctx, f)
 	if err != nil {
 		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
-		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + f.Cost}
+		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + cost}
 	}
 	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
 	if hold == "" {

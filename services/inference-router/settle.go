@@ -108,8 +108,8 @@ func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.
 // or releases the hold if there is no cost.
 func (h *handlers) endFailed(ctx context.Context, f sqlstore.FailedAttempt) error {
 	var err error
-	if f.Cost > 0 {
-		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Settle{ID: f.Hold, Amount: f.Cost, Payee: "provider:" + f.Provider, Memo: api.MemoBroken})
+	if f.Call.Cost > 0 {
+		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Settle{ID: f.Hold, Amount: f.Call.Cost, Payee: "provider:" + f.Call.Provider, Memo: api.MemoBroken})
 	} else {
 		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Release{ID: f.Hold, Reason: "provider failed"})
 	}

@@ -30,24 +30,35 @@ type Store struct{ db *sqldb.DB }
 // New returns a store on a migrated database.
 func New(db *sqldb.DB) *Store { return &Store{db: db} }
 
-// Call is an answered model call.
+// Call describes one attempt of a model call, answered or failed.
 type Call struct {
-	ID                        string
-	Agent, Session, Turn      string
-	Task                      api.Task
-	Tier                      api.Tier
-	Model, Provider           string
-	InputTokens, OutputTokens int64
-	Cost                      api.Micros
-	LatencyMS                 int64
-	At                        int64 // Unix µs
+	ID                   string // of the call
+	Agent, Session, Turn string
+	Task                 api.Task
+	Tier                 api.Tier
+	Model, Provider      string
+	Tokens               Tokens
+	Cost                 api.Micros
+	LatencyMS            int64
+	Trace                string
+	At                   int64 // Unix µs
+}
+
+// Tokens is the consumption of an attempt, with the fields of the usage in package provider. Rows of the
+// release before have only Input and Output.
+type Tokens struct {
+	Input       int64 // the whole prompt
+	CachedInput int64 // of Input, read from the provider's cache
+	CacheWrite  int64 // of Input, written to the provider's cache
+	Output      int64 // the whole answer
+	Reasoning   int64 // of Output, not part of the text
+	Estimated   bool  // not reported by the provider
 }
 
 // StoredCall is a call with its answer.
 type StoredCall struct {
 	Call   Call
 	Hold   string // the hold that it is paid from; "" for a free call
-	Trace  string
 	Answer api.Completion
 }
 
@@ -61,10 +72,11 @@ func (s *Store) Record(ctx context.Context, p StoredCall) (StoredCall, error) {
 	}
 	c := p.Call
 	res, err := s.db.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
-			cost, hold, latency_ms, tier, task_type, trace, answer, created_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) on conflict (id) do nothing`,
-		c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.InputTokens, c.OutputTokens, int64(c.Cost), p.Hold, c.LatencyMS,
-		string(c.Tier), string(c.Task), p.Trace, string(answer), c.At)
+			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) on conflict (id) do nothing`,
+		c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.Tokens.Input, c.Tokens.Output, int64(c.Cost), p.Hold, c.LatencyMS,
+		string(c.Tier), string(c.Task), c.Trace, string(answer), c.At, c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning,
+		number(c.Tokens.Estimated))
 	if err != nil {
 		return p, err
 	}
@@ -77,6 +89,14 @@ func (s *Store) Record(ctx context.Context, p StoredCall) (StoredCall, error) {
 		err = fmt.Errorf("call %s is neither stored nor new", c.ID)
 	}
 	return first, err
+}
+
+// number returns how a row has a boolean.
+func number(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // Spending is the sum of the calls of an agent to one model.
@@ -109,7 +129,8 @@ func (s *Store) Lookup(ctx context.Context, id string) (StoredCall, bool, Failur
 	var n FailureCounts
 	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
 			coalesce(c.model, ''), coalesce(c.provider, ''), coalesce(c.input_tokens, 0), coalesce(c.output_tokens, 0), coalesce(c.cost, 0), coalesce(c.hold, ''),
-			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0)
+			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0),
+			coalesce(c.cached_tokens, 0), coalesce(c.cache_write_tokens, 0), coalesce(c.reasoning_tokens, 0), coalesce(c.estimated, 0)
 		from (select cast(coalesce(sum(counts), 0) as bigint) as tries, cast(coalesce(sum(cost), 0) as bigint) as paid from failed_calls where call_id = $1) t
 		left join inference_costs c on c.id = $1`, id).
 		Scan(append([]any{&n.Call, &n.Cost}, r.columns()...)...)
@@ -129,7 +150,7 @@ func (s *Store) FindByHold(ctx context.Context, hold string) (StoredCall, bool, 
 func (s *Store) find(ctx context.Context, where, arg string) (StoredCall, bool, error) {
 	var r row
 	err := s.db.QueryRowContext(ctx, `select id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens, cost, hold, latency_ms,
-			tier, task_type, trace, answer, created_at from inference_costs where `+where, arg).Scan(r.columns()...)
+			tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated from inference_costs where `+where, arg).Scan(r.columns()...)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return StoredCall{}, false, nil
 	}
@@ -143,18 +164,20 @@ func (s *Store) find(ctx context.Context, where, arg string) (StoredCall, bool, 
 // row is a row of inference_costs, with the answer in JSON.
 type row struct {
 	StoredCall
-	answer string
+	answer    string
+	estimated int64
 }
 
 func (r *row) columns() []any {
 	c := &r.Call
 	return []any{
-		&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.InputTokens, &c.OutputTokens, &c.Cost, &r.Hold, &c.LatencyMS,
-		&c.Tier, &c.Task, &r.Trace, &r.answer, &c.At,
+		&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.Tokens.Input, &c.Tokens.Output, &c.Cost, &r.Hold, &c.LatencyMS,
+		&c.Tier, &c.Task, &c.Trace, &r.answer, &c.At, &c.Tokens.CachedInput, &c.Tokens.CacheWrite, &c.Tokens.Reasoning, &r.estimated,
 	}
 }
 
 func (r *row) decode() (StoredCall, error) {
+	r.Call.Tokens.Estimated = r.estimated != 0
 	if err := json.Unmarshal([]byte(r.answer), &r.Answer); err != nil {
 		return r.StoredCall, fmt.Errorf("answer of %s: %w", r.Call.ID, err)
 	}

@@ -18,9 +18,10 @@ func paid(id, hold, text string) sqlstore.StoredCall {
 	return sqlstore.StoredCall{
 		Call: sqlstore.Call{
 			ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierHigh, Model: "m", Provider: "p",
-			InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5, At: 1_000_000,
+			Tokens: sqlstore.Tokens{Input: 10, CachedInput: 4, CacheWrite: 2, Output: 3, Reasoning: 1, Estimated: true},
+			Cost:   42, LatencyMS: 5, Trace: "t", At: 1_000_000,
 		},
-		Hold: hold, Trace: "t",
+		Hold:   hold,
 		Answer: api.Completion{Model: "m", Provider: "p", Text: text, Finish: "stop", InputTokens: 10, OutputTokens: 3, Cost: 42, LatencyMS: 5},
 	}
 }
@@ -40,6 +41,10 @@ func TestStore(t *testing.T) {
 		for name, find := range map[string]func() (sqlstore.StoredCall, bool, error){
 			"by id":   func() (sqlstore.StoredCall, bool, error) { return s.Find(ctx, "c1") },
 			"by hold": func() (sqlstore.StoredCall, bool, error) { return s.FindByHold(ctx, "c1/0") },
+			"lookup": func() (sqlstore.StoredCall, bool, error) {
+				p, found, _, err := s.Lookup(ctx, "c1")
+				return p, found, err
+			},
 		} {
 			got, found, err := find()
 			if diff := cmp.Diff(want, got); err != nil || !found || diff != "" {
