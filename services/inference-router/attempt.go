@@ -34,6 +34,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		}
 	}
 	began := m.h.now()
+	sent := ctx.Err() == nil
 	res, err := m.once(ctx, c)
 	took := m.h.now().Sub(began)
 	m.h.rates.Correct(m.provider.Name(), m.tokens, res.Usage.Input+res.Usage.Output)
@@ -41,10 +42,10 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	if err != nil && !partial {
 		m.h.models.refreshIfMissing(ctx, err)
 		m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
-		m.fail(ctx, c, hold, res, took, err)
+		m.fail(ctx, c, hold, m.billed(res, err, sent), took, err)
 		return answer, err
 	}
-	cost := min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
+	cost := m.cost(res.Usage)
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
@@ -59,14 +60,19 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		c.out.replace(answer.Text)
 	}
 	c.answered = true
-	return m.store(ctx, c, hold, m.row(ctx, res.Usage, cost, took), answer)
+	return m.store(ctx, c, hold, m.row(ctx, res.Usage, took), answer)
+}
+
+// cost returns the cost of an attempt, which is at most its hold.
+func (m *candidate) cost(used provider.Usage) api.Micros {
+	return min(api.Micros(m.model.Cost(used.Tokens())), m.most)
 }
 
 // row returns what the store has of an attempt, answered or failed.
-func (m *candidate) row(ctx context.Context, used provider.Usage, cost api.Micros, took time.Duration) sqlstore.Call {
+func (m *candidate) row(ctx context.Context, used provider.Usage, took time.Duration) sqlstore.Call {
 	return sqlstore.Call{
 		ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
-		Model: m.model.ID, Provider: m.provider.Name(), Tokens: sqlstore.Tokens(used), Cost: cost, LatencyMS: took.Milliseconds(),
+		Model: m.model.ID, Provider: m.provider.Name(), Tokens: sqlstore.Tokens(used), Cost: m.cost(used), LatencyMS: took.Milliseconds(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: m.h.now().UnixMicro(),
 	}
 }
@@ -82,10 +88,14 @@ func (m *candidate) store(ctx context.Context, c *callState, hold string, row sq
 		return answer, err
 	}
 	if hold != "" && paid.Hold != hold { // a concurrent call with the same id was stored first
-		m.release(ctx, hold, "another answer to this call is stored")
+		m.fail(ctx, c, hold, provider.Usage(row.Tokens), time.Duration(row.LatencyMS)*time.Millisecond, errSuperseded)
 	}
 	return m.h.answer(ctx, m.req.Agent, paid, c.out.answer)
 }
+
+// errSuperseded is the error of an attempt whose answer is not used, because another
+// replica stored one first. The provider bills it.
+var errSuperseded = &provider.Error{Kind: provider.Superseded, Message: "another answer to this call is stored"}
 
 // keepsPartial reports whether the partial text of a failed attempt is used as the answer
 // (docs/reference/inference-router.md, Answers): the deadline has passed, or the provider
@@ -148,26 +158,42 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 	return res, nil
 }
 
-// fail stores a failed attempt and ends its hold. The cost of a partial answer is
-// settled, because the provider bills it. After a crash before the row is stored, the
-// attempt is not counted, and its hold expires or is used by the next attempt. After a
-// crash between the row and the end of the hold, [candidate.reserve] or
-// [handlers.settleLeftovers] ends the hold with the cost in the row.
-func (m *candidate) fail(ctx context.Context, c *callState, hold string, res provider.Response, took time.Duration, cause error) {
+// billed returns what the provider bills of a failed attempt: the partial answer, or the
+// prompt alone if the request was sent and the provider did not refuse it. It is an
+// estimate that must not be too low, because the provider reports nothing. sent says that
+// the call was not canceled before the request.
+func (m *candidate) billed(res provider.Response, cause error, sent bool) provider.Usage {
+	e, _ := errors.AsType[*provider.Error](cause)
+	switch {
+	case res.Usage.Output > 0:
+		return res.Usage
+	case e == nil || !sent || e.Status != 0:
+		return provider.Usage{}
+	case e.Kind == provider.Canceled, e.Kind == provider.Stalled, e.Kind == provider.Failover:
+		used := provider.Estimate(m.ask, res)
+		used.Input = max(used.Input, res.Usage.Input)
+		return used
+	}
+	return provider.Usage{}
+}
+
+// fail stores a failed attempt and ends its hold. What the provider bills of it is
+// settled. After a crash before the row is stored, the attempt is not counted, and its
+// hold expires or is used by the next attempt. After a crash between the row and the end
+// of the hold, [candidate.reserve] or [handlers.settleLeftovers] ends the hold with the
+// cost in the row.
+func (m *candidate) fail(ctx context.Context, c *callState, hold string, used provider.Usage, took time.Duration, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	used, cost := provider.Usage{}, api.Micros(0)
-	if res.Usage.Output > 0 {
-		used, cost = res.Usage, min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)
-	}
+	kind := provider.KindOf(cause)
 	f := sqlstore.FailedAttempt{
-		Call: m.row(ctx, used, cost, took), Run: m.req.Run, Kind: string(provider.KindOf(cause)),
-		Counts: provider.KindOf(cause) != provider.Canceled, Message: cause.Error(), Hold: hold,
+		Call: m.row(ctx, used, took), Run: m.req.Run, Kind: string(kind), Counts: kind != provider.Canceled && kind != provider.Superseded,
+		Message: cause.Error(), Hold: hold,
 	}
 	n, err := m.h.store.RecordFailure(ctx, f)
 	if err != nil {
 		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
-		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + cost}
+		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + f.Call.Cost}
 	}
 	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
 	if hold == "" {

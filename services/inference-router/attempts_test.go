@@ -538,7 +538,7 @@ func TestDeadlineKeepsWords(t *testing.T) {
 }
 
 // TestDeadlineWithoutWords checks that a call without any text until the deadline fails
-// with the reason.
+// with the reason, and that its prompt is paid.
 func TestDeadlineWithoutWords(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, _ raw, r *http.Request) { hang(r) })
@@ -548,8 +548,8 @@ func TestDeadlineWithoutWords(t *testing.T) {
 	if _, _, err := ask(t, w.Bus, req); api.ReasonOf(err) != api.ReasonTimeout {
 		t.Errorf("got %v, want %s", err, api.ReasonTimeout)
 	}
-	if settled, released, active, _ := b.sums(); settled+active != 0 || released != 1 {
-		t.Errorf("%d settled, %d released, %d active; want the hold given back", settled, released, active)
+	if settled, released, active, sum := b.sums(); settled != 1 || released+active != 0 || sum == 0 {
+		t.Errorf("%d settled with %s, %d released, %d active; want the prompt paid", settled, sum, released, active)
 	}
 }
 

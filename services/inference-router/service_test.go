@@ -187,22 +187,26 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelWhileHolding checks that a hold is released at once if its caller disconnects
-// while treasury makes it.
+// TestCancelWhileHolding checks that a hold is ended at once if its caller disconnects
+// while treasury makes it: it is released, or the prompt is paid if the request was sent
+// before the router noticed.
 func TestCancelWhileHolding(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	gone, released := make(chan struct{}), make(chan string, 1)
+	gone, ended := make(chan struct{}), make(chan string, 1)
 	treasury := host.Define("treasury", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 		return env.Serve(ctx, bus.Reply(func(ctx context.Context, m api.Hold) (api.HoldState, error) {
 			cancel()
 			<-gone
 			return api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}, nil
 		}), bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
-			released <- m.ID
+			ended <- m.ID
 			return api.HoldState{ID: m.ID, Status: api.HoldReleased}, nil
+		}), bus.Reply(func(_ context.Context, m api.Settle) (api.HoldState, error) {
+			ended <- m.ID
+			return api.HoldState{ID: m.ID, Status: api.HoldSettled, Settled: m.Amount}, nil
 		}))
 	})
 	b := apptest.Start(t, apptest.Options{Env: map[string]string{
@@ -214,12 +218,12 @@ func TestCancelWhileHolding(t *testing.T) {
 	}
 	close(gone)
 	select {
-	case id := <-released:
+	case id := <-ended:
 		if id != "x1/0" {
-			t.Errorf("%q is given back, want x1/0", id)
+			t.Errorf("%q is ended, want x1/0", id)
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("nothing is given back")
+		t.Error("the hold is not ended")
 	}
 }
 

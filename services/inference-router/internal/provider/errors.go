@@ -29,6 +29,7 @@ const (
 	ContextTooLong Kind = "context_too_long" // the prompt does not fit this model
 	Fatal          Kind = "fatal"            // the request is invalid for any provider
 	Canceled       Kind = "canceled"         // the caller's context ended, or its onDelta returned an error
+	Superseded     Kind = "superseded"       // answered, but another answer to the call was stored first
 )
 
 // Error describes a failed call. Its text is safe to log and to show: it never contains

@@ -187,15 +187,16 @@ func (a *answer) implausible(req provider.Request) bool {
 	return a.input+a.write+a.read > req.Size()+own || req.MaxTokens > 0 && a.output > max(req.MaxTokens, int64(a.size))+own
 }
 
-// partial returns the part of the answer that a broken call received. Its usage is an
-// estimate, raised to the reported usage: a report before the end may be incomplete.
+// partial returns the part of the answer that a broken call received. The prompt is counted
+// as message_start reports it. The output is an estimate, raised to the reported usage: a
+// report before the end may be incomplete.
 func (a *answer) partial(req provider.Request) provider.Response {
 	reported := a.reported
 	a.reported = false
 	res := a.response(req)
 	a.reported = reported
-	if !a.implausible(req) {
-		res.Usage.Input = max(res.Usage.Input, a.input+a.write+a.read)
+	if prompt := a.input + a.write + a.read; prompt > 0 && !a.implausible(req) {
+		res.Usage.Input, res.Usage.CachedInput, res.Usage.CacheWrite = prompt, a.read, a.write
 		res.Usage.Output = max(res.Usage.Output, a.output)
 	}
 	if a.stop == "" {

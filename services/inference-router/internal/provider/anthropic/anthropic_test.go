@@ -166,7 +166,7 @@ func TestUsage(t *testing.T) {
 		if provider.KindOf(err) != provider.Failover {
 			t.Errorf("got %v, want a failover", err)
 		}
-		if want := (provider.Usage{Input: max(160, ask(160).Estimate()), Output: 2, Estimated: true}); res.Usage != want || res.Finish != "" {
+		if want := (provider.Usage{Input: 160, CachedInput: 100, CacheWrite: 50, Output: 2, Estimated: true}); res.Usage != want || res.Finish != "" {
 			t.Errorf("got %+v, want usage %+v", res, want)
 		}
 	})

@@ -162,12 +162,13 @@ func (a *answer) toolCalls() []provider.ToolCall {
 	return calls
 }
 
-// partial returns the part of the answer that a broken call received. Its usage is an
-// estimate, raised to the reported usage: a report before the end may be incomplete.
+// partial returns the part of the answer that a broken call received. Its prompt is counted
+// as the provider reported it, if it did. Its output is an estimate, raised to the reported
+// usage: a report before the end may be incomplete.
 func (a *answer) partial(req provider.Request) provider.Response {
 	res := a.response(req)
 	if a.usage != nil && !a.implausible(req) {
-		res.Usage.Input = max(res.Usage.Input, a.usage.Input)
+		res.Usage.Input, res.Usage.CachedInput = a.usage.Input, a.usage.CachedInput
 		res.Usage.Output = max(res.Usage.Output, a.usage.Output)
 		res.Usage.Estimated = true
 	}
