@@ -63,7 +63,10 @@ func accessOf(o Owner) Access {
 			Objects:  []string{Outputs},
 		}
 	case Inference:
-		return Access{Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}}}
+		return Access{
+			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}},
+			Keys:  []string{HealthKeys},
+		}
 	case Heartbeat:
 		return Access{
 			Calls: []Message{ListKeys{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},

@@ -1,8 +1,12 @@
 package api
 
-import "strings"
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
 
-// Coordination is the name of the bucket of session locks, wakes, leases and marks
+// Coordination is the name of the bucket of session locks, wakes, leases, marks and health
 // (docs/reference/platform.md, Coordination bucket). A lock or lease is valid until its
 // own Expires. The TTL of its key only removes expired values: a server that was killed
 // may restore a key without its TTL (docs/adr/0010).
@@ -97,4 +101,26 @@ type StoreMark struct {
 	At           int64  `json:"at"`      // Unix microseconds
 	Boot         string `json:"boot"`    // boot id of the machine that wrote it; "" if unknown
 	Settled      int64  `json:"settled"` // a Seq older than any sync interval, safe from a power failure; 0: none yet
+}
+
+// HealthKey returns the key of the health of a model at a provider. It has a hash of their
+// names, which may have characters that a key cannot have.
+func HealthKey(provider, model string) string {
+	sum := sha256.Sum256([]byte(provider + "\n" + model))
+	return "health." + hex.EncodeToString(sum[:16])
+}
+
+// HealthKeys is the pattern that matches the health of all models.
+const HealthKeys = "health.*"
+
+// RouteHealth is the state of the breaker of a model at a provider, and the time before
+// which the provider asks not to be called. Replicas of inference-router share it. Times
+// are in Unix microseconds; 0 is none.
+type RouteHealth struct {
+	Provider   string `json:"provider"`
+	Model      string `json:"model"`
+	OpenUntil  int64  `json:"openUntil,omitempty"`  // 0: the breaker is closed; past: half-open
+	ProbeUntil int64  `json:"probeUntil,omitempty"` // until then one replica has the probe of a half-open breaker
+	NotBefore  int64  `json:"notBefore,omitempty"`
+	By         string `json:"by"` // the owner that stored it
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/wait"
 
+	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
 // Waits before a call is repeated.
 const (
-	firstWait     = 500 * time.Millisecond // doubled with each failure of the same model
+	firstWait     = 500 * time.Millisecond // the longest first wait, doubled with each failure of the same model; the wait is a random part of it
 	retrySameWait = 2 * time.Second        // the longest wait for which the same model is retried before the next one
 	maxWait       = 10 * time.Second       // the longest wait in the router; for a longer one the caller gets RetryAfter
 )
@@ -59,6 +60,9 @@ type callState struct {
 	lasting     error      // the first error that a retry of the same model does not fix
 	skipped     error      // the reason why a model was not called, the first one
 	limited     error      // the rates of a provider do not allow a call yet
+	called      []string   // providers that were called for this request
+	failing     []string   // of them, those of which a further attempt is a retry
+	denied      bool       // a retry was denied by the budget of its provider
 
 	rerouted bool // the models were chosen a second time
 	answered bool // a model has answered: later errors are not the model's, and no other model is called
@@ -81,6 +85,8 @@ type candidate struct {
 	notBefore  time.Time // not called before this time
 	retryFirst bool      // retried before the other candidates
 	excluded   bool      // not called any more
+	paid       bool      // the budget has admitted the attempt
+	permit     health.Permit
 }
 
 // complete makes one paid model call. It looks for a stored answer; if there is none,
@@ -154,11 +160,14 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 			continue
 		}
 		if m == nil {
-			return api.Completion{}, c.finalError()
+			return api.Completion{}, cmp.Or(c.unavailable(), c.finalError())
 		}
 		delay := max(0, m.notBefore.Sub(c.h.now()))
 		if end, ok := ctx.Deadline(); delay > maxWait || ok && delay > 0 && c.h.now().Add(delay).After(end) {
-			return api.Completion{}, retryLater(cmp.Or(c.last, c.limited), delay)
+			return api.Completion{}, retryLater(cmp.Or(c.last, c.limited, errBusy(m)), delay)
+		}
+		if !c.spend(m) {
+			continue
 		}
 		if failure != nil {
 			c.out.retry(retryNote(failure, delay, m.model.ID))
@@ -170,7 +179,12 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 			c.limitRate(m, wait)
 			continue
 		}
+		if !m.begin(ctx) {
+			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
+			continue // its breaker has opened, or the provider asks all callers to wait longer
+		}
 		answer, err := m.run(ctx, c)
+		m.end(health.Unknown, 0) // if the provider was not called
 		if err == nil || c.answered {
 			return answer, err
 		}
@@ -254,7 +268,7 @@ func (c *callState) next() *candidate {
 	now := c.h.now()
 	for _, m := range c.models {
 		switch {
-		case m.excluded:
+		case m.excluded || m.blocked(now) > 0:
 		case m.retryFirst:
 			return m
 		case best == nil || max(0, m.notBefore.Sub(now)) < max(0, best.notBefore.Sub(now)):
@@ -295,8 +309,14 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	c.last = failure
 	r := remedyOf(e)
 	m.failures++
-	wait := max(e.RetryAfter, firstWait<<min(m.failures-1, 5))
-	m.retryFirst = r.sameModel && m.failures == 1 && wait <= retrySameWait
+	wait := jitter(firstWait << min(m.failures-1, 5))
+	if e.RetryAfter > 0 {
+		wait = max(wait, e.RetryAfter+jitter(firstWait))
+	}
+	m.retryFirst = r.sameModel && m.failures == 1 && e.RetryAfter <= retrySameWait
+	if r.transient {
+		c.failing = append(c.failing, m.provider.Name())
+	}
 	for _, other := range c.models {
 		if other != m && (r.otherModels || other.provider.Name() != m.provider.Name()) {
 			continue

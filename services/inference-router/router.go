@@ -29,6 +29,7 @@ import (
 	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/inference-router/internal/admission"
+	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic"
@@ -57,6 +58,7 @@ type Config struct {
 	Failures  int           `env:"run_failures" help:"maximum number of failed attempts in one run, over all its model calls"`
 	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is repeated; 0: 60s, and no separate limit for servers on this machine or in a private network, which may have to load the model"`
 	Between   time.Duration `env:"token_timeout" help:"how long a model may pause between two tokens before the call is repeated"`
+	Breaker   time.Duration `env:"breaker" help:"how long a model is not called after 5 calls in a row have failed within 60s; then one call tries it"`
 }
 
 // Validate reports the first setting that is out of range or cannot be parsed.
@@ -75,6 +77,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT is %s: it cannot be negative", c.First)
 	case c.Between <= 0:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT is %s: it must be more than 0", c.Between)
+	case c.Breaker <= 0:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_BREAKER is %s: it must be more than 0", c.Breaker)
 	}
 	if _, err := ratelimit.Parse(c.Rates); err != nil {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
@@ -84,7 +88,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the definition of inference-router for package host.
-var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second, Breaker: health.OpenFor}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -110,8 +114,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
 	}
+	routes, err := newRouteHealth(ctx, env.Bus, cfg.Breaker, env.Now, env.Log)
+	if err != nil {
+		return err
+	}
+	if err := routes.observe(env.Meter); err != nil {
+		return err
+	}
 	h := &handlers{
-		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models, rates: ratelimit.New(rates),
+		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models, rates: ratelimit.New(rates), health: routes,
 		limits:  limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}},
 		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
 	}
@@ -129,6 +140,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
+		bus.Go(routes.run),
 	)
 }
 
@@ -302,6 +314,7 @@ type handlers struct {
 	bus         *bus.Bus
 	store       *sqlstore.Store
 	models      *catalog
+	health      *routeHealth
 	sources     map[string]*source // by name of the provider
 	limits      limits
 	gate        *admission.Gate

@@ -1,0 +1,161 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/health"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+func (m *candidate) route() health.Route {
+	return health.Route{Provider: m.provider.Name(), Model: m.model.ID}
+}
+
+// blocked returns how long the breaker of the model refuses calls, 0 if it may admit one.
+// It also moves notBefore to the time that the provider asked any caller to wait for. The
+// callers resume at different times after it.
+func (m *candidate) blocked(now time.Time) time.Duration {
+	s := m.h.health.State(m.route())
+	if s.NotBefore.After(m.notBefore) {
+		m.notBefore = s.NotBefore.Add(jitter(firstWait))
+	}
+	return s.Blocked(now)
+}
+
+// begin admits an attempt, which end has to end.
+func (m *candidate) begin(ctx context.Context) (ok bool) {
+	m.permit, ok = m.h.health.begin(ctx, m.route())
+	m.paid = m.paid && !ok
+	return ok
+}
+
+// end applies the result of the attempt. Only the first call for an attempt has an effect.
+func (m *candidate) end(result health.Result, wait time.Duration) {
+	m.h.health.end(&m.permit, result, wait)
+}
+
+// spend counts the next attempt on a candidate for the budget of retries of its provider.
+// It returns false if the attempt is a retry and the budget is used up. Then no model of
+// the provider is called any more for this request.
+func (c *callState) spend(m *candidate) bool {
+	name := m.provider.Name()
+	if m.paid {
+		return true
+	}
+	if !slices.Contains(c.called, name) {
+		c.called = append(c.called, name)
+		c.h.health.Call(name)
+	}
+	if slices.Contains(c.failing, name) && !c.h.health.Retry(name) {
+		c.denied = true
+		for _, other := range c.models {
+			other.excluded = other.excluded || other.provider.Name() == name
+		}
+		return false
+	}
+	m.paid = true
+	return true
+}
+
+// unavailable returns the error of a call that was not tried further because of breakers
+// or budgets, or nil. It has the time after which the caller may repeat the call.
+func (c *callState) unavailable() error {
+	now := c.h.now()
+	var first *candidate
+	after := time.Duration(0)
+	for _, m := range c.models {
+		if wait := m.blocked(now); !m.excluded && (first == nil || wait < after) {
+			first, after = m, wait
+		}
+	}
+	switch {
+	case first != nil:
+		return retryLater(&api.Error{
+			Code:    api.Unavailable,
+			Message: fmt.Sprintf("provider %s: %s is not called, because its last calls have failed", first.provider.Name(), first.model.ID),
+			Next:    "try again later, or configure another provider",
+		}, after)
+	case c.denied:
+		err := *api.Wire(c.last)
+		err.Message += "; not repeated, because too many calls to the provider have failed"
+		return retryLater(&err, max(firstWait, time.Duration(err.RetryAfter)*time.Millisecond))
+	}
+	return nil
+}
+
+// errBusy is the error of a call to a provider that asked other callers to wait.
+func errBusy(m *candidate) error {
+	return &api.Error{
+		Code: api.Unavailable, Message: fmt.Sprintf("provider %s asks for a pause before the next call of %s", m.provider.Name(), m.model.ID),
+		Next: "try again later, or raise the limit at the provider",
+	}
+}
+
+// slowAnswer is how long an attempt has to take without a part of an answer until the end
+// of the call's time counts as a failure of the provider. The caller may have set a
+// deadline that no provider can meet.
+const slowAnswer = 10 * time.Second
+
+// resultOf returns what an attempt says about its route, and the wait that the provider
+// asks for (docs/reference/inference-router.md, Attempts). An answer with a status below
+// 500 shows that the provider works, whatever it refuses.
+func resultOf(res provider.Response, err error, took time.Duration) (health.Result, time.Duration) {
+	if err == nil {
+		return health.Answered, 0
+	}
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok {
+		return health.Unknown, 0
+	}
+	switch e.Kind {
+	case provider.Unreachable, provider.Failover, provider.Stalled:
+		return health.Failed, e.RetryAfter
+	case provider.RetrySame:
+		if e.Status == 0 || e.Status >= http.StatusInternalServerError {
+			return health.Failed, e.RetryAfter
+		}
+	case provider.Canceled:
+		if errors.Is(err, context.DeadlineExceeded) && res.Text == "" && took >= slowAnswer {
+			return health.Failed, 0
+		}
+		return health.Unknown, 0
+	default:
+	}
+	return health.Answered, e.RetryAfter
+}
+
+// jitter returns a random duration below most, so that the calls that failed together are
+// not repeated together.
+func jitter(most time.Duration) time.Duration { return rand.N(most) }
+
+// observe reports the breakers and the denied retries as metrics.
+func (h *routeHealth) observe(p metric.MeterProvider) error {
+	m := p.Meter("github.com/anima-run/anima/services/inference-router")
+	breaker, err1 := m.Int64ObservableGauge("anima.inference.breaker", metric.WithDescription("State of the breaker of a model: 0 closed, 1 half-open, 2 open"))
+	denied, err2 := m.Int64ObservableCounter("anima.inference.retries_denied", metric.WithDescription("Retries that the retry budget of a provider denied"))
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("instrument: %w", err)
+	}
+	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		now := h.now()
+		h.Each(func(r health.Route, s health.State) {
+			o.ObserveInt64(breaker, int64(s.Phase(now)), metric.WithAttributes(semconv.GenAIProviderNameKey.String(r.Provider), semconv.GenAIRequestModel(r.Model)))
+		})
+		h.Denied(func(name string, n int64) {
+			o.ObserveInt64(denied, n, metric.WithAttributes(semconv.GenAIProviderNameKey.String(name)))
+		})
+		return nil
+	}, breaker, denied)
+	return err
+}

@@ -1,0 +1,222 @@
+package router_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	router "github.com/anima-run/anima/services/inference-router"
+
+	"github.com/anima-run/anima/services/inference-router/internal/health"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
+)
+
+// failing is an OpenAI-compatible server that answers the n-th attempt, from 1, with fault
+// while that returns true.
+func failing(t *testing.T, fault func(n int64, out raw) bool) *provider {
+	t.Helper()
+	s, err := simulated.Parse([]byte(script))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := openaitest.Simulated(s, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &provider{}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/chat/completions") || !fault(p.calls.Add(1), raw{w}) {
+			h.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	p.url = srv.URL + "/v1"
+	return p
+}
+
+// TestTotalOutage checks a provider that fails all calls: the attempts at it are at most
+// 1.1 times the calls and the burst of its budget more, each call ends with a typed error
+// that says when to repeat it, and calls succeed again when the provider does.
+func TestTotalOutage(t *testing.T) {
+	t.Parallel()
+	const calls, callers = 100, 10
+	for name, fault := range map[string]func(raw){
+		"503": func(o raw) { o.fail(503, "down") },
+		"529": func(o raw) { o.fail(529, "overloaded") },
+		"500": func(o raw) { o.fail(500, "oops") },
+		"cut": func(raw) { cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var up atomic.Bool
+			p := failing(t, func(_ int64, out raw) bool {
+				if up.Load() {
+					return false
+				}
+				fault(out)
+				return true
+			})
+			w := start(t, p, map[string]string{"ANIMA_INFERENCE_ROUTER_BREAKER": "2s"})
+			var all sync.WaitGroup
+			for caller := range callers {
+				all.Go(func() {
+					for i := range calls / callers {
+						_, _, err := ask(t, w.Bus, request(fmt.Sprintf("out-%d-%d", caller, i), "hello"))
+						e := api.Wire(err)
+						if e.Code != api.Unavailable || e.Reason != api.ReasonProvider && e.Reason != api.ReasonAttempts || e.Reason == api.ReasonProvider && e.RetryAfter <= 0 {
+							t.Errorf("got %s %s with RetryAfter %d: %s", e.Code, e.Reason, e.RetryAfter, e.Message)
+						}
+					}
+				})
+			}
+			all.Wait()
+			attempts := p.calls.Load()
+			t.Logf("%d attempts for %d calls", attempts, calls)
+			if 10*attempts > 11*calls+10*health.Burst {
+				t.Errorf("%d attempts for %d calls", attempts, calls)
+			}
+			up.Store(true)
+			late := time.After(30 * time.Second)
+			for i := 0; ; i++ {
+				c, _, err := ask(t, w.Bus, request(fmt.Sprintf("back-%d", i), "hello"))
+				if err == nil && c.Text != "" {
+					return
+				}
+				select {
+				case <-time.After(time.Duration(api.Wire(err).RetryAfter) * time.Millisecond):
+				case <-late:
+					t.Fatalf("30 s after the outage: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestRetryBudget checks the bound on the attempts for a provider that fails four of five
+// attempts, so that its breaker does not open.
+func TestRetryBudget(t *testing.T) {
+	t.Parallel()
+	p := failing(t, func(n int64, out raw) bool {
+		if n%5 == 0 {
+			return false
+		}
+		out.fail(500, "oops")
+		return true
+	})
+	w := start(t, p, nil)
+	const calls = 60
+	denied := 0
+	for i := range calls {
+		_, _, err := ask(t, w.Bus, request(fmt.Sprintf("budget-%d", i), "hello"))
+		if e := api.Wire(err); err != nil && strings.Contains(e.Message, "not repeated") {
+			if denied++; e.Reason != api.ReasonProvider || e.RetryAfter <= 0 {
+				t.Errorf("got %s with RetryAfter %d: %s", e.Reason, e.RetryAfter, e.Message)
+			}
+		}
+	}
+	attempts := p.calls.Load()
+	t.Logf("%d attempts for %d calls, %d calls not repeated", attempts, calls, denied)
+	if 10*attempts > 11*calls+10*health.Burst || attempts < calls+health.Burst || denied == 0 {
+		t.Errorf("%d attempts for %d calls, %d calls not repeated", attempts, calls, denied)
+	}
+}
+
+// TestOpenBreakerGoesOn checks that the next model is called without an attempt at one
+// that has failed five times in a row.
+func TestOpenBreakerGoesOn(t *testing.T) {
+	t.Parallel()
+	one := answering(t, func(_ int64, out raw, _ *http.Request) { out.fail(503, "down") })
+	two := answeringFor(t, `{"id":"other"}`, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("fine"), chunkStop, chunkDone) })
+	w := apptest.Start(t, apptest.Options{Env: map[string]string{
+		"OPENAI_BASE_URL": one.url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000", "OLLAMA_HOST": strings.TrimSuffix(two.url, "/v1"),
+	}}, router.Service)
+	for i := range 10 {
+		c, _, err := ask(t, w.Bus, request(fmt.Sprintf("on-%d", i), "hello"))
+		if err != nil || c.Text != "fine" || c.Provider != "ollama" {
+			t.Fatalf("call %d: got %+v, %v", i, c, err)
+		}
+	}
+	if a, b := one.calls.Load(), two.calls.Load(); a != health.MaxFailures || b != 10 {
+		t.Errorf("%d attempts at the provider that fails and %d at the other, want %d and 10", a, b, health.MaxFailures)
+	}
+}
+
+// TestRetryAfterHoldsForAll checks that no caller calls a model before the time that its
+// provider gave one of them.
+func TestRetryAfterHoldsForAll(t *testing.T) {
+	t.Parallel()
+	p := failing(t, func(n int64, out raw) bool {
+		if n > 1 {
+			return false
+		}
+		out.w.Header().Set("Retry-After", "30")
+		out.fail(429, "slow down")
+		return true
+	})
+	w := start(t, p, nil)
+	for i := range 5 {
+		_, _, err := ask(t, w.Bus, request(fmt.Sprintf("slow-%d", i), "hello"))
+		e := api.Wire(err)
+		if e.Code != api.Unavailable || e.Reason != api.ReasonProvider || e.RetryAfter < 20_000 || e.RetryAfter > 31_000 {
+			t.Errorf("call %d: got %s %s with RetryAfter %d: %s", i, e.Code, e.Reason, e.RetryAfter, e.Message)
+		}
+	}
+	if got := p.calls.Load(); got != 1 {
+		t.Errorf("%d attempts, want one", got)
+	}
+}
+
+// TestRefusalsKeepTheBreakerClosed checks that refusals of single requests do not keep
+// others from a model.
+func TestRefusalsKeepTheBreakerClosed(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 401, 403, 404, 413} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			const refused = 2 * health.MaxFailures
+			p := failing(t, func(n int64, out raw) bool {
+				if n > refused {
+					return false
+				}
+				out.fail(status, "no")
+				return true
+			})
+			w := start(t, p, nil)
+			for i := 0; p.calls.Load() < refused; i++ {
+				if _, _, err := ask(t, w.Bus, request(fmt.Sprintf("no-%d", i), "hello")); err == nil {
+					t.Fatal("got an answer")
+				}
+			}
+			if c, _, err := ask(t, w.Bus, request("yes", "hello")); err != nil || c.Text == "" {
+				t.Errorf("got %+v, %v; want an answer", c, err)
+			}
+		})
+	}
+}
+
+// TestTransportSendsOnce checks that a request is not sent again on another connection
+// when the server closes a kept connection after it has received the request.
+func TestTransportSendsOnce(t *testing.T) {
+	t.Parallel()
+	p := failing(t, func(n int64, _ raw) bool {
+		if n == 2 {
+			cut()
+		}
+		return false
+	})
+	w := start(t, p, map[string]string{"ANIMA_INFERENCE_ROUTER_ATTEMPTS": "1"})
+	if _, _, err := ask(t, w.Bus, request("kept", "hello")); err != nil {
+		t.Fatal(err)
+	}
+	if c, _, err := ask(t, w.Bus, request("once", "hello")); err == nil || p.calls.Load() != 2 {
+		t.Errorf("got %+v, %v after %d requests in all, want an error after 2", c, err, p.calls.Load())
+	}
+}
