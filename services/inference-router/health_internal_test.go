@@ -222,3 +222,16 @@ func TestHealthyAttemptsAreFree(t *testing.T) {
 		t.Errorf("got the key %+v, %v; want none", e, err)
 	}
 }
+
+// TestJitter checks that the waits before retries cover the whole range.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	least, most := time.Hour, time.Duration(0)
+	for range 1000 {
+		d := jitter(firstWait)
+		least, most = min(least, d), max(most, d)
+	}
+	if least < 0 || least > firstWait/10 || most < firstWait*9/10 || most >= firstWait {
+		t.Errorf("1,000 waits are from %s to %s, want about 0 to %s", least, most, firstWait)
+	}
+}
