@@ -300,12 +300,7 @@ func TestPublishOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	b := newBus(t, nc, bus.Options{})
+	b := o.bus()
 	if err := b.Publish(testContext(t), "1", changed("lucky", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -325,12 +320,7 @@ func TestPublishGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	b := newBus(t, nc, bus.Options{})
+	b := o.bus()
 	o.stop()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -497,6 +487,17 @@ func (r *restartable) start() {
 	r.t.Helper()
 	o := r.opts
 	r.server = run(r.t, &o)
+}
+
+// bus returns a bus whose connection survives a restart of the server.
+func (r *restartable) bus() *bus.Bus {
+	r.t.Helper()
+	nc, err := bus.Dial(bus.DialOptions{URL: r.url, Name: r.t.Name(), Log: logger(r.t)})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(nc.Close)
+	return newBus(r.t, nc, bus.Options{})
 }
 
 func (r *restartable) stop() {

@@ -560,12 +560,7 @@ func TestOnOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	b := newBus(t, nc, bus.Options{})
+	b := o.bus()
 	got := make(chan string, 2)
 	serve(t, b, patience, bus.On(func(_ context.Context, r api.Run) error { got <- r.Run; return nil }))
 	enqueue(t, b, "s", "1")

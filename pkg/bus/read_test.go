@@ -73,12 +73,7 @@ func TestFollowOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	o := listening(t)
 	o.start()
-	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Name: t.Name(), Log: logger(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(nc.Close)
-	b := newBus(t, nc, bus.Options{})
+	b := o.bus()
 	got := follow(t, b, 0, changed("", 0).Subject().All())
 	for n := range int64(6) {
 		if n == 3 {

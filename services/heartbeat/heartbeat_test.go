@@ -2,7 +2,6 @@ package heartbeat_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,7 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
-	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/executor/executortest"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/heartbeat"
 	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
@@ -443,7 +442,7 @@ func TestDeadLeaseHolderIsReplaced(t *testing.T) {
 // for each call.
 func TestTools(t *testing.T) {
 	t.Parallel()
-	b := apptest.Bus(t, heartbeat.Service, policy())
+	b := apptest.Bus(t, heartbeat.Service, executortest.Policy())
 	if got := call[api.ToolList](t, b, api.ListHeartbeatTools{}).Tools; !slices.Equal(got, []string{"heartbeat_ping", "modify_heartbeat"}) {
 		t.Errorf("executes %v", got)
 	}
@@ -452,8 +451,9 @@ func TestTools(t *testing.T) {
 	n := 0
 	run := func(tool, args string) (string, error) {
 		n++
-		m := api.Invocation{Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), Key: fmt.Sprintf("r.1.%d", n), At: 1_790_000_000_000_000}
-		m.Token = grant(t, m)
+		m := executortest.Allowed(t, api.Invocation{
+			Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), Key: fmt.Sprintf("r.1.%d", n), At: 1_790_000_000_000_000,
+		})
 		var text string
 		for range 2 { // repeated as after a crash
 			out, err := bus.Call[api.Returned](t.Context(), b, api.CallHeartbeatTool{Invocation: m})
@@ -503,33 +503,6 @@ func TestTools(t *testing.T) {
 	if _, err := bus.Call[api.Returned](t.Context(), b, api.CallHeartbeatTool{Invocation: refused}); api.CodeOf(err) != api.Denied {
 		t.Errorf("without policy's word: %v, want denied", err)
 	}
-}
-
-var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-
-// policy is the part of policy that returns the public keys.
-func policy() host.Service {
-	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
-		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
-			public, _ := signing.Public().(ed25519.PublicKey)
-			return api.Keys{Keys: [][]byte{public}}, nil
-		}))
-	})
-}
-
-func grant(t *testing.T, m api.Invocation) string {
-	t.Helper()
-	hash, err := api.ArgsHash(m.Args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := api.Grant{
-		Decision: "d", Agent: m.Agent, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash, Expires: time.Now().Add(time.Minute).UnixMicro(),
-	}.Sign(signing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
 }
 
 // TestAgentsAreKnown checks that heartbeat reads the changes of agents, separate ones and

@@ -1,44 +1,22 @@
 package router_test
 
 import (
-	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/executor/executortest"
+
 	router "github.com/anima-run/anima/services/inference-router"
 )
-
-var signing = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-
-// policy is a fake of policy that serves its public key.
-func policy() host.Service {
-	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
-		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
-			public, _ := signing.Public().(ed25519.PublicKey)
-			return api.Keys{Keys: [][]byte{public}}, nil
-		}))
-	})
-}
 
 // allowed returns a tool call with a token of policy.
 func allowed(t *testing.T, tool, args string) api.Invocation {
 	t.Helper()
-	hash, err := api.ArgsHash(json.RawMessage(args))
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := api.Grant{Decision: "d", Agent: "lucky", Turn: "r.1", Tool: tool, ArgsHash: hash, Expires: time.Now().Add(time.Minute).UnixMicro()}.Sign(signing)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return api.Invocation{Agent: "lucky", Turn: "r.1", Tool: tool, Args: json.RawMessage(args), Key: "r.1.0", Token: token}
+	return executortest.Allowed(t, api.Invocation{Agent: "lucky", Turn: "r.1", Tool: tool, Args: json.RawMessage(args), Key: "r.1.0"})
 }
 
 func TestTools(t *testing.T) {
@@ -46,7 +24,7 @@ func TestTools(t *testing.T) {
 	p := serve(t)
 	b := apptest.Start(t, apptest.Options{Env: map[string]string{
 		"OPENAI_BASE_URL": p.url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000",
-	}}, router.Service, policy()).Bus
+	}}, router.Service, executortest.Policy()).Bus
 	list, err := bus.Call[api.ToolList](t.Context(), b, api.ListInferenceTools{})
 	if err != nil || len(list.Tools) != 2 {
 		t.Errorf("executes %v, %v", list.Tools, err)

@@ -210,9 +210,9 @@ func (h *handlers) sweep(ctx context.Context) error {
 		h.queue.CheckCancels(ctx, h.store.IsCancelled)
 		warn("held mail", h.freeMail(ctx))
 		warn("queued messages", h.expiry.Sweep(ctx))
-		poor, err := h.store.Poor(ctx)
+		ids, err := h.store.LowOnFunds(ctx)
 		warn("low balances", err)
-		for _, agent := range poor {
+		for _, agent := range ids {
 			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
 				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
 			}

@@ -2,7 +2,6 @@ package social_test
 
 import (
 	"context"
-	"crypto/ed25519"
 	"encoding/json"
 	"testing"
 	"time"
@@ -13,21 +12,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor/executortest"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/social"
 )
-
-var policyKey = ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize))
-
-// policy is a fake of policy that serves its public key.
-func policy() host.Service {
-	return host.Define("policy", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
-		return env.Serve(ctx, bus.Reply(func(context.Context, api.ListKeys) (api.Keys, error) {
-			public, _ := policyKey.Public().(ed25519.PublicKey)
-			return api.Keys{Keys: [][]byte{public}}, nil
-		}))
-	})
-}
 
 // treasury is a fake of treasury that signs messages of the agent alice with w, and
 // refuses those of other agents.
@@ -51,17 +39,9 @@ func allowed(t *testing.T, agent, tool string, args map[string]string, at time.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	hash, err := api.ArgsHash(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	token, err := api.Grant{Decision: "d", Agent: agent, Turn: "r.1", Tool: tool, ArgsHash: hash, Expires: time.Now().Add(time.Minute).UnixMicro()}.Sign(policyKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return api.CallSocialTool{Invocation: api.Invocation{
-		Agent: agent, Turn: "r.1", Tool: tool, Args: text, Key: "r.1.0", Token: token, At: at.UnixMicro(),
-	}}
+	return api.CallSocialTool{Invocation: executortest.Allowed(t, api.Invocation{
+		Agent: agent, Turn: "r.1", Tool: tool, Args: text, Key: "r.1.0", At: at.UnixMicro(),
+	})}
 }
 
 // TestSendMessageTool tests that a repeated call sends one message, which is signed with
@@ -69,7 +49,7 @@ func allowed(t *testing.T, agent, tool string, args map[string]string, at time.T
 func TestSendMessageTool(t *testing.T) {
 	t.Parallel()
 	alice, bob := newWallet(t), newWallet(t)
-	b := apptest.Bus(t, social.Service, policy(), treasury(t, alice))
+	b := apptest.Bus(t, social.Service, executortest.Policy(), treasury(t, alice))
 	register(t, b, "bob", bob)
 	if diff := cmp.Diff([]string{"send_message"}, call[api.ToolList](t, b, api.ListSocialTools{}).Tools); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)

@@ -32,7 +32,7 @@ type Request struct {
 	Usage     bool // the caller asks for the usage in a part of its own
 }
 
-// Head is what an answer says before its text.
+// Head holds the fields that precede the text of an answer.
 type Head struct {
 	ID      string // of the answer, for the caller
 	Model   string // as the caller named it

@@ -190,7 +190,7 @@ func TestCrash(t *testing.T) {
 	}
 	want := outcomeOf(t, calm, mailed)
 	if len(want.Turns) != 2 || want.Known.Ended == nil || !want.Known.Ended.Success || want.Known.Cost != 915 {
-		t.Fatalf("the calm run came to %+v", want)
+		t.Fatalf("the run without a crash ended with %+v", want)
 	}
 	// A crash between these two calls leaves the irreversible call without a result.
 	from, to := nth(ports.Ports, "append intent", 3), nth(ports.Ports, "append result", 3)
@@ -237,7 +237,7 @@ func TestCostCapCrash(t *testing.T) {
 	}
 	want := outcomeOf(t, calm, cmd)
 	if len(want.Turns) != 2 || want.Known.Ended == nil || want.Known.Ended.Reason != api.ReasonCostCap {
-		t.Fatalf("the calm run came to %+v", want)
+		t.Fatalf("the run without a crash ended with %+v", want)
 	}
 	for at := 1; at <= len(ports.Ports); at++ {
 		for _, after := range []bool{false, true} {
@@ -253,7 +253,7 @@ func TestCostCapCrash(t *testing.T) {
 				}
 			}
 			if diff := cmp.Diff(want, outcomeOf(t, w, cmd), timeless); diff != "" {
-				t.Errorf("death at %s (%d), after=%t: another outcome (-want +got):\n%s", ports.Ports[at-1], at, after, diff)
+				t.Errorf("crash at %s (%d), after=%t: another outcome (-want +got):\n%s", ports.Ports[at-1], at, after, diff)
 			}
 		}
 	}
@@ -279,7 +279,7 @@ func checkUnknown(t *testing.T, w *enginetest.World, got outcome, unknown bool) 
 	}
 }
 
-// forget replaces an unknown outcome by that of the calm run, and the event of the next
+// forget replaces an unknown outcome by that of the run without a crash, and the event of the next
 // prompt, whose token count differs.
 func forget(o *outcome, want outcome) {
 	c := &o.Turns[0].Calls[2]

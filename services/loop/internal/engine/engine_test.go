@@ -349,7 +349,7 @@ func TestCostCapEnds(t *testing.T) {
 	}
 	w.Tools["look"] = look
 	if _, end := run(t, w, cmd); !end.Success || end.Why != "its task is over" {
-		t.Errorf("a task that is completed with its last money: %+v", end)
+		t.Errorf("a task that is completed with its last credits: %+v", end)
 	}
 	w, cmd = task(1, 0)
 	look.Run = func(context.Context, engine.Call) (engine.Output, error) {

@@ -511,7 +511,7 @@ func TestCancelWaitsForTheRouter(t *testing.T) {
 			}
 			crash = &enginetest.Crash{At: enginetest.Point{Port: "complete", Nth: 1}, After: true}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil {
-				t.Fatal("the owner that died ended its run")
+				t.Fatal("the owner that crashed ended its run")
 			}
 			store.Cancel("run1", "enough")
 			untilOver(t, w, command)

@@ -425,9 +425,9 @@ func TestCrash(t *testing.T) {
 	var calm enginetest.Crash
 	want, wantCounts := life("calm", calm.Gate)
 	if !strings.HasPrefix(want, "completed  version 2 replans 1") || len(w.cancelled) != 1 {
-		t.Fatalf("the calm life: %s, %d stopped", want, len(w.cancelled))
+		t.Fatalf("without a crash: %s, %d stopped", want, len(w.cancelled))
 	}
-	t.Logf("%d places to die at", len(calm.Ports))
+	t.Logf("%d points to crash at", len(calm.Ports))
 	delete(wantCounts, "agent_state")
 	for n := 1; n <= len(calm.Ports); n++ {
 		for _, after := range []bool{false, true} {
@@ -439,7 +439,7 @@ func TestCrash(t *testing.T) {
 				}
 				return crash.Gate(ctx, port, do)
 			})
-			where := fmt.Sprintf("death at %s (%d), after=%t", calm.Ports[n-1], n, after)
+			where := fmt.Sprintf("crash at %s (%d), after=%t", calm.Ports[n-1], n, after)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", where, diff)
 			}

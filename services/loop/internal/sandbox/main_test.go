@@ -119,8 +119,9 @@ func each(t *testing.T, test func(t *testing.T, k kernel)) {
 	t.Run("without namespaces", func(t *testing.T) { t.Parallel(); test(t, bare()) })
 }
 
-// sh runs a command, which must start.
-func sh(t *testing.T, k kernel, spec Spec) Result {
+// complete returns spec with its defaults and a workspace. The command may run
+// unsandboxed if the kernel has no sandbox.
+func complete(t *testing.T, k kernel, spec Spec) Spec {
 	t.Helper()
 	if spec.Dir == "" {
 		spec.Dir = t.TempDir()
@@ -132,7 +133,13 @@ func sh(t *testing.T, k kernel, spec Spec) Result {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := run(t.Context(), spec, k)
+	return spec
+}
+
+// sh runs a command, which must start.
+func sh(t *testing.T, k kernel, spec Spec) Result {
+	t.Helper()
+	res, err := run(t.Context(), complete(t, k, spec), k)
 	if err != nil {
 		t.Fatalf("run %q: %v", spec.Command, err)
 	}

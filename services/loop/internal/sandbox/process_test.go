@@ -16,17 +16,7 @@ import (
 // begin starts a command, which must start.
 func begin(t *testing.T, k kernel, spec Spec) *Process {
 	t.Helper()
-	if spec.Dir == "" {
-		spec.Dir = t.TempDir()
-	}
-	if !k.caps.Sandboxed() {
-		spec.AllowUnsandboxed = true
-	}
-	spec, err := spec.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := start(t.Context(), spec, k)
+	p, err := start(t.Context(), complete(t, k, spec), k)
 	if err != nil {
 		t.Fatalf("start %q: %v", spec.Command, err)
 	}

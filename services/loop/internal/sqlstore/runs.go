@@ -188,14 +188,3 @@ func (s *Store) beginRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input e
 	}
 	return begun, err
 }
-
-// awake reports whether the end of a run must not change its agent's state: the end of a
-// task's run never does, and that of mail does not while the main session has a run.
-func (s *Store) awake(ctx context.Context, tx *sqldb.Tx, cmd api.Run) (bool, error) {
-	if cmd.Kind != api.RunMail {
-		return cmd.Kind == api.RunTask, nil
-	}
-	return sqldb.One[bool](ctx, tx, `select count(*) > 0 from runs r join agents a on a.id = r.agent
-		where r.agent = $1 and r.ending is null and r.id <> $2 and r.session = case a.main_session when '' then $3 else a.main_session end`,
-		cmd.Agent, cmd.Run, MainSession(cmd.Agent))
-}

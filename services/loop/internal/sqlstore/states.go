@@ -178,8 +178,8 @@ func (s *Store) ApplyBalance(ctx context.Context, agent string, owns api.Micros,
 	})
 }
 
-// Poor returns at most 1000 agents that are without funds, critical or dead, by id.
-func (s *Store) Poor(ctx context.Context) ([]string, error) {
+// LowOnFunds returns at most 1000 agents that are without funds, critical or dead, by id.
+func (s *Store) LowOnFunds(ctx context.Context) ([]string, error) {
 	return sqldb.All(ctx, s.db, sqldb.Column[string],
 		`select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
 }

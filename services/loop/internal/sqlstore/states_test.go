@@ -44,7 +44,7 @@ func TestWeigh(t *testing.T) {
 			if got != step.want {
 				t.Errorf("%s: the agent becomes %q, want %q", step.name, got, step.want)
 			}
-			poor, err := s.Poor(t.Context())
+			poor, err := s.LowOnFunds(t.Context())
 			must(t, err)
 			if want := step.owns <= 0; (len(poor) == 1 && poor[0] == "ada") != want {
 				t.Errorf("%s: looked after: %v, want ada: %t", step.name, poor, want)

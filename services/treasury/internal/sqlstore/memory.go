@@ -21,7 +21,7 @@ const maxMemory = 4096
 type memory struct {
 	mu       sync.RWMutex
 	known    bool
-	calm     bool // the last writer of the ledger was this store
+	ours     bool // the last writer of the ledger was this store
 	head     ledger.Head
 	accounts map[string]ledger.Account
 	holds    map[string]ledger.Hold // active holds only
@@ -38,7 +38,7 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 		found.Head = ledger.Head{Seq: -1} // differs from the head of any ledger
 		return found, false
 	}
-	whole = m.calm
+	whole = m.ours
 	account := func(id string) {
 		a, ok := m.accounts[id]
 		if whole = whole && ok; ok {
@@ -67,13 +67,13 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 }
 
 // keep caches the rows that were found and the changes to them.
-func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
+func (m *memory) keep(found rows, c ledger.Changes, ours bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.known || m.head != found.Head || len(m.accounts) > maxMemory || len(m.holds) > maxMemory {
 		m.accounts, m.holds = map[string]ledger.Account{}, map[string]ledger.Hold{}
 	}
-	m.known, m.calm, m.head = true, calm, c.Head
+	m.known, m.ours, m.head = true, ours, c.Head
 	maps.Copy(m.accounts, found.Accounts)
 	for _, a := range c.Accounts {
 		m.accounts[a.ID] = a
@@ -97,7 +97,7 @@ func (m *memory) keep(found rows, c ledger.Changes, calm bool) {
 func (m *memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known, m.calm, m.accounts, m.holds = false, false, nil, nil
+	m.known, m.ours, m.accounts, m.holds = false, false, nil, nil
 }
 
 // balance returns the cached balance of an agent, and false if it is not cached.

@@ -48,7 +48,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger.State) ledger.Changes, all bool) error {
 	var found rows
 	var c ledger.Changes
-	var calm bool
+	var ours bool
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		// The lock comes first; the reads of the same round trip see the state after it.
 		locking := tx.QueueRow(ctx, selectHead+tx.ForUpdate())
@@ -60,9 +60,9 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 		if err != nil {
 			return err
 		}
-		if calm = found.Head == head; !calm {
+		if ours = found.Head == head; !ours {
 			stale := len(found.Accounts)+len(found.Holds) > 0
-			if found, calm = emptyRows(head), s.db.Engine == sqldb.SQLite; stale {
+			if found, ours = emptyRows(head), s.db.Engine == sqldb.SQLite; stale {
 				reading = queueRead(ctx, tx, found, keys, all)
 			}
 		}
@@ -84,7 +84,7 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 		s.memory.forget()
 		return err
 	}
-	s.memory.keep(found, c, calm)
+	s.memory.keep(found, c, ours)
 	return nil
 }
 

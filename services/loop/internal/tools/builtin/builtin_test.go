@@ -20,6 +20,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
+	"github.com/anima-run/anima/services/loop/internal/tools/toolstest"
 )
 
 // TestMain calls sandbox.Init, because the sandbox starts this binary again.
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
+const at = toolstest.At
 
 // world records the calls that tools make to other services.
 type world struct {
@@ -60,43 +61,18 @@ func (w *world) SetGenesis(_ context.Context, agent, prompt, reason, key string,
 // bench runs tools in a temporary workspace.
 type bench struct {
 	*world
-	tools map[string]engine.Tool
-	agent engine.Agent
+	toolstest.Bench
 }
 
 func newBench(t *testing.T) bench {
 	t.Helper()
-	w := &world{}
 	held := sandbox.Probe(t.Context()).Sandboxed()
 	if !held {
 		t.Logf("this kernel cannot hold commands: they run unsandboxed here")
 	}
-	dir := filepath.Join(t.TempDir(), "ada")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	return bench{
-		world: w, tools: builtin.All(tools.Config{AllowUnsandboxed: !held, Now: time.Now}, w, w),
-		agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: dir, ExecTimeoutS: 30},
-	}
-}
-
-func (b bench) call(t *testing.T, name, args string) (engine.Output, error) {
-	t.Helper()
-	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
-	if err := b.tools[name].Check(c.Args); err != nil {
-		t.Fatalf("%s refuses %s: %v", name, args, err)
-	}
-	return b.tools[name].Run(t.Context(), c)
-}
-
-func (b bench) text(t *testing.T, name, args string) string {
-	t.Helper()
-	out, err := b.call(t, name, args)
-	if err != nil {
-		t.Fatalf("%s %s: %v", name, args, err)
-	}
-	return out.Text
+	b := bench{&world{}, toolstest.New(t)}
+	b.Tools, b.Bench.Agent.ExecTimeoutS = builtin.All(tools.Config{AllowUnsandboxed: !held, Now: time.Now}, b.world, b.world), 30
+	return b
 }
 
 // effects is the effect class of each tool, which determines what may be repeated after a
@@ -112,7 +88,7 @@ var effects = map[string]catalog.Effect{
 
 func TestAll(t *testing.T) {
 	t.Parallel()
-	all := newBench(t).tools
+	all := newBench(t).Tools
 	got := map[string]catalog.Effect{}
 	for name, tool := range all {
 		got[name] = tool.Effect
@@ -163,7 +139,7 @@ func TestOffered(t *testing.T) {
 // could read differently.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	all := newBench(t).tools
+	all := newBench(t).Tools
 	for _, tt := range []struct{ name, tool, args, says string }{
 		{"nothing", "read_file", ``, "path is missing"},
 		{"null", "git_status", `null`, "not a JSON object"},
@@ -206,18 +182,18 @@ func TestCheck(t *testing.T) {
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if got := b.text(t, "write_file", `{"path":"a/notes.txt","content":"héllo"}`); got != "wrote 6 bytes to a/notes.txt" {
+	if got := b.Text(t, "write_file", `{"path":"a/notes.txt","content":"héllo"}`); got != "wrote 6 bytes to a/notes.txt" {
 		t.Errorf("said %q", got)
 	}
-	if got := b.text(t, "read_file", `{"path":"a/notes.txt"}`); got != "héllo" {
+	if got := b.Text(t, "read_file", `{"path":"a/notes.txt"}`); got != "héllo" {
 		t.Errorf("read %q", got)
 	}
-	b.text(t, "write_file", `{"path":"a/notes.txt","content":""}`)
-	data, err := os.ReadFile(filepath.Join(b.agent.Workspace, "a/notes.txt"))
+	b.Text(t, "write_file", `{"path":"a/notes.txt","content":""}`)
+	data, err := os.ReadFile(filepath.Join(b.Bench.Agent.Workspace, "a/notes.txt"))
 	if err != nil || len(data) != 0 {
 		t.Errorf("an empty file is %q, %v", data, err)
 	}
-	if _, err := b.call(t, "read_file", `{"path":"none"}`); err == nil || !strings.Contains(err.Error(), "no such file in the workspace") {
+	if _, err := b.Call(t, "read_file", `{"path":"none"}`); err == nil || !strings.Contains(err.Error(), "no such file in the workspace") {
 		t.Errorf("a missing file: %v", err)
 	}
 }
@@ -225,14 +201,14 @@ func TestFiles(t *testing.T) {
 func TestFilesOutside(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
+	secret := filepath.Join(filepath.Dir(b.Bench.Agent.Workspace), "secret")
 	if err := os.WriteFile(secret, []byte("key"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(secret, filepath.Join(b.agent.Workspace, "link")); err != nil {
+	if err := os.Symlink(secret, filepath.Join(b.Bench.Agent.Workspace, "link")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("..", filepath.Join(b.agent.Workspace, "up")); err != nil {
+	if err := os.Symlink("..", filepath.Join(b.Bench.Agent.Workspace, "up")); err != nil {
 		t.Fatal(err)
 	}
 	quote := func(path string) string {
@@ -243,17 +219,17 @@ func TestFilesOutside(t *testing.T) {
 		return string(data)
 	}
 	for _, path := range []string{"../secret", "link", "up/secret", secret, "/etc/passwd", "a/../../secret", "."} {
-		if out, err := b.call(t, "read_file", `{"path":`+quote(path)+`}`); err == nil {
+		if out, err := b.Call(t, "read_file", `{"path":`+quote(path)+`}`); err == nil {
 			t.Errorf("read %q from %s", out.Text, path)
 		}
 		if path == "link" {
 			continue // the link itself is inside and is replaced
 		}
-		if _, err := b.call(t, "write_file", `{"path":`+quote(path)+`,"content":"mine"}`); err == nil {
+		if _, err := b.Call(t, "write_file", `{"path":`+quote(path)+`,"content":"mine"}`); err == nil {
 			t.Errorf("wrote to %s", path)
 		}
 	}
-	b.text(t, "write_file", `{"path":"link","content":"mine"}`)
+	b.Text(t, "write_file", `{"path":"link","content":"mine"}`)
 	if data, err := os.ReadFile(secret); err != nil || string(data) != "key" {
 		t.Errorf("the file outside is now %q, %v", data, err)
 	}
@@ -272,7 +248,7 @@ func TestExec(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := b.text(t, "exec", string(args)); got != tt.want {
+		if got := b.Text(t, "exec", string(args)); got != tt.want {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -286,8 +262,8 @@ func TestExecTimeout(t *testing.T) {
 		limit int
 		args  string
 	}{{30, `{"command":"echo first; sleep 60","timeout":1}`}, {1, `{"command":"echo first; sleep 60","timeout":600}`}} {
-		b.agent.ExecTimeoutS = tt.limit
-		out, err := b.call(t, "exec", tt.args)
+		b.Bench.Agent.ExecTimeoutS = tt.limit
+		out, err := b.Call(t, "exec", tt.args)
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "longer than 1 s") {
 			t.Errorf("with %d s: %v, want a timeout after 1 s", tt.limit, err)
 		}
@@ -303,17 +279,17 @@ func TestExecOutside(t *testing.T) {
 	if !sandbox.Probe(t.Context()).Sandboxed() {
 		// Without a sandbox, exec is disabled unless the operator allows unsandboxed
 		// commands.
-		b.tools = builtin.All(tools.Config{Now: time.Now}, b.world, b.world)
-		if _, err := b.call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
+		b.Tools = builtin.All(tools.Config{Now: time.Now}, b.world, b.world)
+		if _, err := b.Call(t, "exec", `{"command":"true"}`); !errors.Is(err, sandbox.ErrUnavailable) {
 			t.Errorf("without a sandbox a command ended with %v", err)
 		}
 		return
 	}
-	secret := filepath.Join(filepath.Dir(b.agent.Workspace), "secret")
+	secret := filepath.Join(filepath.Dir(b.Bench.Agent.Workspace), "secret")
 	if err := os.WriteFile(secret, []byte("key"), 0o644); err != nil { // readable for all, so only the sandbox protects it
 		t.Fatal(err)
 	}
-	got := b.text(t, "exec", `{"command":"cat ../secret; echo mine > ../secret; echo $?"}`)
+	got := b.Text(t, "exec", `{"command":"cat ../secret; echo mine > ../secret; echo $?"}`)
 	if strings.Contains(got, "key") {
 		t.Errorf("a command read a file outside: %q", got)
 	}
@@ -328,11 +304,11 @@ func TestExecCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	lost := errors.New("lease lost")
 	cancel(lost)
-	_, err := b.tools["exec"].Run(ctx, engine.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"touch ran"}`)})
+	_, err := b.Tools["exec"].Run(ctx, engine.Call{Agent: b.Bench.Agent, Args: json.RawMessage(`{"command":"touch ran"}`)})
 	if !errors.Is(err, lost) && !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the cause", err)
 	}
-	if _, err := os.Stat(filepath.Join(b.agent.Workspace, "ran")); err == nil {
+	if _, err := os.Stat(filepath.Join(b.Bench.Agent.Workspace, "ran")); err == nil {
 		t.Error("the command ran")
 	}
 }
@@ -342,7 +318,7 @@ func TestSleep(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for range 2 {
-		out, err := b.call(t, "sleep", `{"duration_seconds":3600,"reason":"the market opens"}`)
+		out, err := b.Call(t, "sleep", `{"duration_seconds":3600,"reason":"the market opens"}`)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,11 +331,11 @@ func TestSleep(t *testing.T) {
 	if diff := cmp.Diff([]api.SetAlarm{alarm, alarm}, b.alarms); diff != "" {
 		t.Errorf("alarms (-want +got):\n%s", diff)
 	}
-	if out, _ := b.call(t, "sleep", `{"duration_seconds":1}`); out.Sleep.Reason == "" {
+	if out, _ := b.Call(t, "sleep", `{"duration_seconds":1}`); out.Sleep.Reason == "" {
 		t.Error("a sleep without a reason gives none to wake up with")
 	}
 	b.err = api.Errorf(api.Unavailable, "away")
-	if out, err := b.call(t, "sleep", `{"duration_seconds":1}`); !errors.Is(err, b.err) || out.Sleep != nil {
+	if out, err := b.Call(t, "sleep", `{"duration_seconds":1}`); !errors.Is(err, b.err) || out.Sleep != nil {
 		t.Errorf("without an alarm: %+v, %v, want no sleep", out, err)
 	}
 }
@@ -367,14 +343,14 @@ func TestSleep(t *testing.T) {
 func TestSynopsis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	got := b.text(t, "system_synopsis", `{}`)
+	got := b.Text(t, "system_synopsis", `{}`)
 	for _, want := range []string{"Ada (ada) is running: a message", "0xAD", "7 turns", "version 2", "available $0.991", "tier high"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("said %q, want %q in it", got, want)
 		}
 	}
 	b.err = api.Errorf(api.Unavailable, "away")
-	if got := b.text(t, "system_synopsis", `{}`); !strings.Contains(got, "the balance is unknown") {
+	if got := b.Text(t, "system_synopsis", `{}`); !strings.Contains(got, "the balance is unknown") {
 		t.Errorf("without treasury: %q, want that the balance is unknown", got)
 	}
 }

@@ -5,27 +5,18 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/tools/toolstest"
 )
-
-func has(t *testing.T, what, text string, want ...string) {
-	t.Helper()
-	for _, w := range want {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s said %q, which lacks %q", what, text, w)
-		}
-	}
-}
 
 func TestUpdateGenesisPrompt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	has(t, "update_genesis_prompt", b.text(t, "update_genesis_prompt", `{"new_prompt":"Be k`+"\u200b"+`ind.","reason":"I learnt"}`), "8 characters")
+	toolstest.Has(t, "update_genesis_prompt", b.Text(t, "update_genesis_prompt", `{"new_prompt":"Be k`+"\u200b"+`ind.","reason":"I learnt"}`), "8 characters")
 	if want := "ada r1.1.0 I learnt: Be kind."; len(b.genesis) != 1 || b.genesis[0] != want {
 		t.Errorf("stored %q, want %q", b.genesis, want)
 	}
@@ -34,7 +25,7 @@ func TestUpdateGenesisPrompt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.tools["update_genesis_prompt"].Check(args); err == nil {
+		if err := b.Tools["update_genesis_prompt"].Check(args); err == nil {
 			t.Errorf("takes %q", bad)
 		}
 	}
@@ -43,7 +34,7 @@ func TestUpdateGenesisPrompt(t *testing.T) {
 func TestInstallNPM(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	if _, err := b.call(t, "install_npm_package", `{"package":"express"}`); api.CodeOf(err) != api.Denied {
+	if _, err := b.Call(t, "install_npm_package", `{"package":"express"}`); api.CodeOf(err) != api.Denied {
 		t.Errorf("without a network: %v, want denied", err)
 	}
 	for _, bad := range []string{"-g", "a b", "a;b", "$(x)", "a'b", "../x", "a\nb"} {
@@ -51,7 +42,7 @@ func TestInstallNPM(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := b.tools["install_npm_package"].Check(args); err == nil {
+		if err := b.Tools["install_npm_package"].Check(args); err == nil {
 			t.Errorf("takes %q", bad)
 		}
 	}
@@ -63,16 +54,16 @@ func TestExecReports(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	said := make(chan string, 100)
-	c := engine.Call{Agent: b.agent, Args: json.RawMessage(`{"command":"echo first; read x < gate"}`), Report: func(s string) { said <- s }}
-	if err := exec.Command("mkfifo", filepath.Join(b.agent.Workspace, "gate")).Run(); err != nil {
+	c := engine.Call{Agent: b.Bench.Agent, Args: json.RawMessage(`{"command":"echo first; read x < gate"}`), Report: func(s string) { said <- s }}
+	if err := exec.Command("mkfifo", filepath.Join(b.Bench.Agent.Workspace, "gate")).Run(); err != nil {
 		t.Skip(err)
 	}
 	done := make(chan error, 1)
-	go func() { _, err := b.tools["exec"].Run(t.Context(), c); done <- err }()
+	go func() { _, err := b.Tools["exec"].Run(t.Context(), c); done <- err }()
 	if got := <-said; got != "first\n" {
 		t.Errorf("heard %q", got)
 	}
-	if err := os.WriteFile(filepath.Join(b.agent.Workspace, "gate"), []byte("go\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(b.Bench.Agent.Workspace, "gate"), []byte("go\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {

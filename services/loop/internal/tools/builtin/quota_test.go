@@ -26,7 +26,7 @@ func TestExecQuota(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return exec.Run(t.Context(), engine.Call{Agent: b.agent, Args: args})
+		return exec.Run(t.Context(), engine.Call{Agent: b.Bench.Agent, Args: args})
 	}
 	out, err := call("echo begun; i=0; while :; do i=$((i+1)); head -c 1048576 /dev/zero > f$i; done")
 	if err == nil || !strings.Contains(err.Error(), "was ended: the folder's quota is used up") || !strings.HasPrefix(out.Text, "begun\n") {

@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
+	"github.com/anima-run/anima/services/loop/internal/tools/toolstest"
 )
 
 // schema is the part of JSON Schema that the tools use. Decoding refuses other keywords.
@@ -115,7 +116,7 @@ func (s schema) values() []string {
 // It varies one argument at a time, with the others valid or missing.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
-	for name, tool := range newBench(t).tools {
+	for name, tool := range newBench(t).Tools {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := schemaOf(t, tool)
@@ -225,14 +226,15 @@ func FuzzRun(f *testing.F) {
 	f.Fuzz(func(t *testing.T, which uint8, args string) {
 		name := names[int(which)%len(names)]
 		w := &world{}
-		b := bench{world: w, tools: builtin.All(tools.Config{Now: time.Now}, w, w), agent: engine.Agent{ID: "ada", Name: "Ada", Workspace: t.TempDir()}}
-		one := b.tools[name]
+		b := bench{w, toolstest.New(t)}
+		b.Tools = builtin.All(tools.Config{Now: time.Now}, w, w)
+		one := b.Tools[name]
 		fits := one.Check(json.RawMessage(args)) == nil
-		out, err := one.Run(t.Context(), engine.Call{Agent: b.agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})
+		out, err := one.Run(t.Context(), engine.Call{Agent: b.Bench.Agent, Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at})
 		if fits {
 			return
 		}
-		files, rerr := os.ReadDir(b.agent.Workspace)
+		files, rerr := os.ReadDir(b.Bench.Agent.Workspace)
 		done := len(b.alarms) + len(b.genesis) + b.balances + len(files)
 		if err == nil || rerr != nil || out.Text != "" || done != 0 {
 			t.Errorf("%s ran with %q, which it refuses: %q, %v", name, args, out.Text, err)

@@ -12,64 +12,32 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
-	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/git"
+	"github.com/anima-run/anima/services/loop/internal/tools/toolstest"
 )
 
-const at = 1_790_000_000_123_456 // 2026-09-21T14:13:20.123456Z
-
-// bench runs tools in a temporary workspace.
-type bench struct {
-	tools map[string]engine.Tool
-	agent engine.Agent
-}
+type bench struct{ toolstest.Bench }
 
 func newBench(t *testing.T) bench {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "ada")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	b := bench{map[string]engine.Tool{}, engine.Agent{ID: "ada", Name: "Ada", Workspace: dir}}
+	b := bench{toolstest.New(t)}
 	for _, tool := range git.Tools(tools.Config{}) {
-		b.tools[tool.Name] = tool
+		b.Tools[tool.Name] = tool
 	}
 	return b
-}
-
-func (b bench) call(t *testing.T, name, args string) (engine.Output, error) {
-	t.Helper()
-	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: "r1.1.0", Args: json.RawMessage(args), At: at}
-	if err := b.tools[name].Check(c.Args); err != nil {
-		t.Fatalf("%s refuses %s: %v", name, args, err)
-	}
-	return b.tools[name].Run(t.Context(), c)
-}
-
-func (b bench) text(t *testing.T, name, args string) string {
-	t.Helper()
-	out, err := b.call(t, name, args)
-	if err != nil {
-		t.Fatalf("%s %s: %v", name, args, err)
-	}
-	return out.Text
 }
 
 // keyed calls a tool with an idempotency key.
 func (b bench) keyed(t *testing.T, key, name, args string) (string, error) {
 	t.Helper()
-	c := engine.Call{Agent: b.agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: at}
-	if err := b.tools[name].Check(c.Args); err != nil {
-		t.Fatalf("%s refuses %s: %v", name, args, err)
-	}
-	out, err := b.tools[name].Run(t.Context(), c)
+	out, err := b.Keyed(t, key, name, args)
 	return out.Text, err
 }
 
 func (b bench) file(t *testing.T, name string) string {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(b.agent.Workspace, name))
+	data, err := os.ReadFile(filepath.Join(b.Agent.Workspace, name))
 	if os.IsNotExist(err) {
 		return "(none)"
 	}
@@ -81,7 +49,7 @@ func (b bench) file(t *testing.T, name string) string {
 
 func (b bench) put(t *testing.T, name, content string) {
 	t.Helper()
-	file := filepath.Join(b.agent.Workspace, name)
+	file := filepath.Join(b.Agent.Workspace, name)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -90,58 +58,49 @@ func (b bench) put(t *testing.T, name, content string) {
 	}
 }
 
-func has(t *testing.T, what, text string, want ...string) {
-	t.Helper()
-	for _, w := range want {
-		if !strings.Contains(text, w) {
-			t.Errorf("%s said %q, which lacks %q", what, text, w)
-		}
-	}
-}
-
 func TestGit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	has(t, "git_status", b.text(t, "git_status", `{}`), "## main", "no changes")
-	has(t, "git_log", b.text(t, "git_log", `{}`), "no commits yet")
+	toolstest.Has(t, "git_status", b.Text(t, "git_status", `{}`), "## main", "no changes")
+	toolstest.Has(t, "git_log", b.Text(t, "git_log", `{}`), "no commits yet")
 	b.put(t, "notes.txt", "one\ntwo\n")
 	b.put(t, ".tmp/scratch", "x")
-	has(t, "git_status", b.text(t, "git_status", `{}`), "?? notes.txt")
-	if got := b.text(t, "git_status", `{}`); strings.Contains(got, "scratch") {
+	toolstest.Has(t, "git_status", b.Text(t, "git_status", `{}`), "?? notes.txt")
+	if got := b.Text(t, "git_status", `{}`); strings.Contains(got, "scratch") {
 		t.Errorf("temporary files are shown: %q", got)
 	}
-	has(t, "git_commit", b.text(t, "git_commit", `{"message":"first"}`), "committed as ")
-	has(t, "git_commit", b.text(t, "git_commit", `{"message":"again"}`), "nothing to commit")
+	toolstest.Has(t, "git_commit", b.Text(t, "git_commit", `{"message":"first"}`), "committed as ")
+	toolstest.Has(t, "git_commit", b.Text(t, "git_commit", `{"message":"again"}`), "nothing to commit")
 	b.put(t, "notes.txt", "one\nzwei\n")
 	b.put(t, "new.txt", "new\n")
-	has(t, "git_diff", b.text(t, "git_diff", `{}`), "--- a/notes.txt", "+++ b/notes.txt", "-two", "+zwei")
-	has(t, "git_diff", b.text(t, "git_diff", `{"staged":true}`), "no differences")
-	has(t, "git_commit", b.text(t, "git_commit", `{"message":"nothing is staged","add_all":false}`), "nothing to commit")
-	has(t, "git_branch", b.text(t, "git_branch", `{"path":".","action":"create","branch_name":"idea"}`), "created idea")
-	has(t, "git_commit", b.text(t, "git_commit", `{"message":"second\n\nat length"}`), "committed as ")
-	has(t, "git_log", b.text(t, "git_log", `{"limit":1}`), "2026-09-21T14:13:20Z Ada: second\n")
-	has(t, "git_branch", b.text(t, "git_branch", `{"path":".","action":"list"}`), "current: main", "idea")
-	has(t, "git_branch", b.text(t, "git_branch", `{"path":".","action":"checkout","branch_name":"idea"}`), "now on idea")
+	toolstest.Has(t, "git_diff", b.Text(t, "git_diff", `{}`), "--- a/notes.txt", "+++ b/notes.txt", "-two", "+zwei")
+	toolstest.Has(t, "git_diff", b.Text(t, "git_diff", `{"staged":true}`), "no differences")
+	toolstest.Has(t, "git_commit", b.Text(t, "git_commit", `{"message":"nothing is staged","add_all":false}`), "nothing to commit")
+	toolstest.Has(t, "git_branch", b.Text(t, "git_branch", `{"path":".","action":"create","branch_name":"idea"}`), "created idea")
+	toolstest.Has(t, "git_commit", b.Text(t, "git_commit", `{"message":"second\n\nat length"}`), "committed as ")
+	toolstest.Has(t, "git_log", b.Text(t, "git_log", `{"limit":1}`), "2026-09-21T14:13:20Z Ada: second\n")
+	toolstest.Has(t, "git_branch", b.Text(t, "git_branch", `{"path":".","action":"list"}`), "current: main", "idea")
+	toolstest.Has(t, "git_branch", b.Text(t, "git_branch", `{"path":".","action":"checkout","branch_name":"idea"}`), "now on idea")
 	if got := b.file(t, "notes.txt") + b.file(t, "new.txt"); got != "one\ntwo\n(none)" {
 		t.Errorf("on the older branch the files are %q", got)
 	}
 	b.put(t, "notes.txt", "mine")
-	if _, err := b.call(t, "git_branch", `{"path":".","action":"checkout","branch_name":"main"}`); api.CodeOf(err) != api.Conflict || b.file(t, "notes.txt") != "mine" {
+	if _, err := b.Call(t, "git_branch", `{"path":".","action":"checkout","branch_name":"main"}`); api.CodeOf(err) != api.Conflict || b.file(t, "notes.txt") != "mine" {
 		t.Errorf("over a change: %v, and the file is %q", err, b.file(t, "notes.txt"))
 	}
-	if _, err := b.call(t, "git_branch", `{"path":".","action":"delete","branch_name":"idea"}`); api.CodeOf(err) != api.Conflict {
+	if _, err := b.Call(t, "git_branch", `{"path":".","action":"delete","branch_name":"idea"}`); api.CodeOf(err) != api.Conflict {
 		t.Errorf("deleting the current branch: %v, want a conflict", err)
 	}
-	has(t, "git_branch", b.text(t, "git_branch", `{"path":".","action":"delete","branch_name":"main"}`), "deleted main")
+	toolstest.Has(t, "git_branch", b.Text(t, "git_branch", `{"path":".","action":"delete","branch_name":"main"}`), "deleted main")
 	for _, path := range []string{"none", "new.txt", "../ada", "/etc"} {
-		if out, err := b.call(t, "git_status", `{"path":"`+path+`"}`); err == nil {
+		if out, err := b.Call(t, "git_status", `{"path":"`+path+`"}`); err == nil {
 			t.Errorf("a repository in %s: %q", path, out.Text)
 		}
 	}
-	if err := b.tools["git_commit"].Check(json.RawMessage(`{"message":"x\n\nAnima-File: SOUL.md"}`)); err == nil {
+	if err := b.Tools["git_commit"].Check(json.RawMessage(`{"message":"x\n\nAnima-File: SOUL.md"}`)); err == nil {
 		t.Error("a commit may look like a recorded edit")
 	}
-	if err := b.tools["git_branch"].Check(json.RawMessage(`{"path":".","action":"create"}`)); err == nil {
+	if err := b.Tools["git_branch"].Check(json.RawMessage(`{"path":".","action":"create"}`)); err == nil {
 		t.Error("a branch may have no name")
 	}
 }
@@ -151,7 +110,7 @@ func TestGit(t *testing.T) {
 func TestGitOutside(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	outside := filepath.Join(filepath.Dir(b.agent.Workspace), "outside")
+	outside := filepath.Join(filepath.Dir(b.Agent.Workspace), "outside")
 	if err := os.Mkdir(outside, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -159,9 +118,9 @@ func TestGitOutside(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.put(t, "a.txt", "a\n")
-	b.text(t, "git_commit", `{"message":"first"}`)
+	b.Text(t, "git_commit", `{"message":"first"}`)
 	for _, link := range []string{"folder", "x/.git"} {
-		at := filepath.Join(b.agent.Workspace, link)
+		at := filepath.Join(b.Agent.Workspace, link)
 		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -170,20 +129,20 @@ func TestGitOutside(t *testing.T) {
 		}
 	}
 	for _, args := range []string{`{"path":"folder"}`, `{"path":"x"}`} {
-		if out, err := b.call(t, "git_status", args); err == nil {
+		if out, err := b.Call(t, "git_status", args); err == nil {
 			t.Errorf("git_status %s said %q", args, out.Text)
 		}
 	}
-	b.text(t, "git_commit", `{"message":"links and all"}`)
-	if got := b.text(t, "git_diff", `{}`) + b.text(t, "git_status", `{}`); strings.Contains(got, "key") {
+	b.Text(t, "git_commit", `{"message":"links and all"}`)
+	if got := b.Text(t, "git_diff", `{}`) + b.Text(t, "git_status", `{}`); strings.Contains(got, "key") {
 		t.Errorf("what is behind a link is shown: %q", got)
 	}
 	// A named pipe must not block a tool.
 	if mkfifo, err := exec.LookPath("mkfifo"); err == nil {
-		if err := exec.Command(mkfifo, filepath.Join(b.agent.Workspace, "pipe")).Run(); err != nil {
+		if err := exec.Command(mkfifo, filepath.Join(b.Agent.Workspace, "pipe")).Run(); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.call(t, "git_status", `{}`); err != nil {
+		if _, err := b.Call(t, "git_status", `{}`); err != nil {
 			t.Logf("with a pipe: %v", err) // refused or omitted; it must not block
 		}
 	}
@@ -209,14 +168,14 @@ func TestEditOwnFile(t *testing.T) {
 		}
 		return text
 	}
-	has(t, "edit_own_file", edit("k1", "plan.md", "as it is\nnow\n"), "changed plan.md: 2 lines added, 1 removed, commit ")
-	has(t, "edit_own_file", edit("k2", "made/new.md", ""), "changed made/new.md")
-	has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md")
-	log := b.text(t, "git_log", `{}`)
-	has(t, "git_log", log, "because of k1", "because of k2", "because of k3", "Before: plan.md")
+	toolstest.Has(t, "edit_own_file", edit("k1", "plan.md", "as it is\nnow\n"), "changed plan.md: 2 lines added, 1 removed, commit ")
+	toolstest.Has(t, "edit_own_file", edit("k2", "made/new.md", ""), "changed made/new.md")
+	toolstest.Has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md")
+	log := b.Text(t, "git_log", `{}`)
+	toolstest.Has(t, "git_log", log, "because of k1", "because of k2", "because of k3", "Before: plan.md")
 	// A repeated edit, as after a crash, is the same edit.
 	b.put(t, "plan.md", "after\n")
-	has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md, commit ")
+	toolstest.Has(t, "edit_own_file", edit("k3", "plan.md", "third\n"), "changed plan.md, commit ")
 	if got := b.file(t, "plan.md"); got != "after\n" {
 		t.Errorf("an edit made again wrote %q over what came after it", got)
 	}
@@ -253,8 +212,8 @@ func TestEditInterrupted(t *testing.T) {
 	const args = `{"path":"plan.md","content":"new\n","description":"why"}`
 	for name, left := range map[string]func(b bench){
 		"nothing":          func(bench) {},
-		"the first commit": func(b bench) { b.text(t, "git_commit", `{"message":"Before: plan.md"}`) },
-		"the file":         func(b bench) { b.text(t, "git_commit", `{"message":"Before: plan.md"}`); b.put(t, "plan.md", "new\n") },
+		"the first commit": func(b bench) { b.Text(t, "git_commit", `{"message":"Before: plan.md"}`) },
+		"the file":         func(b bench) { b.Text(t, "git_commit", `{"message":"Before: plan.md"}`); b.put(t, "plan.md", "new\n") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -269,7 +228,7 @@ func TestEditInterrupted(t *testing.T) {
 			if got := b.file(t, "plan.md"); got != "new\n" {
 				t.Errorf("the file is %q", got)
 			}
-			if n := strings.Count(b.text(t, "git_log", `{}`), ": why"); n != 1 {
+			if n := strings.Count(b.Text(t, "git_log", `{}`), ": why"); n != 1 {
 				t.Errorf("recorded %d times, want once", n)
 			}
 			if _, err := b.keyed(t, "v1", "revert_last_edit", `{}`); err != nil || b.file(t, "plan.md") != "old\n" {
@@ -315,41 +274,41 @@ func TestRemote(t *testing.T) {
 
 	b := newBench(t)
 	clone := `{"url":"` + server.URL + `/far.git","path":"work/far"}`
-	if _, err := b.call(t, "git_clone", clone); api.CodeOf(err) != api.Denied {
+	if _, err := b.Call(t, "git_clone", clone); api.CodeOf(err) != api.Denied {
 		t.Errorf("without a network: %v, want denied", err)
 	}
-	if _, err := b.call(t, "git_push", `{"path":"."}`); api.CodeOf(err) != api.Denied {
+	if _, err := b.Call(t, "git_push", `{"path":"."}`); api.CodeOf(err) != api.Denied {
 		t.Errorf("pushed without a network: %v, want denied", err)
 	}
-	b.agent.Network = true
-	has(t, "git_clone", b.text(t, "git_clone", clone), "cloned into work/far")
+	b.Agent.Network = true
+	toolstest.Has(t, "git_clone", b.Text(t, "git_clone", clone), "cloned into work/far")
 	if got := b.file(t, "work/far/README.md"); got != "hello\n" {
 		t.Errorf("cloned %q", got)
 	}
-	if _, err := b.call(t, "git_clone", clone); api.CodeOf(err) != api.Conflict {
+	if _, err := b.Call(t, "git_clone", clone); api.CodeOf(err) != api.Conflict {
 		t.Errorf("cloned again: %v, want a conflict", err)
 	}
 	b.put(t, "work/far/mine.md", "mine\n")
-	b.text(t, "git_commit", `{"path":"work/far","message":"second"}`)
-	has(t, "git_push", b.text(t, "git_push", `{"path":"work/far"}`), "pushed to origin")
-	has(t, "git_push", b.text(t, "git_push", `{"path":"work/far"}`), "origin is up to date")
-	has(t, "the far side", run(filepath.Join(root, "far.git"), "log", "--format=%an %s"), "Ada second", "x first")
+	b.Text(t, "git_commit", `{"path":"work/far","message":"second"}`)
+	toolstest.Has(t, "git_push", b.Text(t, "git_push", `{"path":"work/far"}`), "pushed to origin")
+	toolstest.Has(t, "git_push", b.Text(t, "git_push", `{"path":"work/far"}`), "origin is up to date")
+	toolstest.Has(t, "the far side", run(filepath.Join(root, "far.git"), "log", "--format=%an %s"), "Ada second", "x first")
 
 	for _, url := range []string{"file://" + root + "/far.git", filepath.Join(root, "far.git"), "ssh://localhost/far.git", "http://x:y@127.0.0.1/far.git"} {
-		if out, err := b.call(t, "git_clone", `{"url":"`+url+`","path":"other"}`); api.CodeOf(err) != api.Invalid {
+		if out, err := b.Call(t, "git_clone", `{"url":"`+url+`","path":"other"}`); api.CodeOf(err) != api.Invalid {
 			t.Errorf("cloned from %s: %q, %v", url, out.Text, err)
 		}
 	}
 	// A URL that the agent writes into the settings gives it no further access.
 	b.put(t, "work/far/.git/config", "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = "+filepath.Join(root, "near")+"\n")
-	if out, err := b.call(t, "git_push", `{"path":"work/far"}`); api.CodeOf(err) != api.Invalid {
+	if out, err := b.Call(t, "git_push", `{"path":"work/far"}`); api.CodeOf(err) != api.Invalid {
 		t.Errorf("pushed to a folder outside: %q, %v", out.Text, err)
 	}
 	// A failed clone leaves no files.
-	if _, err := b.call(t, "git_clone", `{"url":"`+server.URL+`/none.git","path":"none"}`); err == nil || b.file(t, "none/.git/config") != "(none)" {
+	if _, err := b.Call(t, "git_clone", `{"url":"`+server.URL+`/none.git","path":"none"}`); err == nil || b.file(t, "none/.git/config") != "(none)" {
 		t.Errorf("cloned what is not there: %v", err)
 	}
-	left, err := filepath.Glob(filepath.Join(b.agent.Workspace, ".clone-*"))
+	left, err := filepath.Glob(filepath.Join(b.Agent.Workspace, ".clone-*"))
 	if err != nil || len(left) != 0 {
 		t.Errorf("left %v, %v", left, err)
 	}

@@ -82,7 +82,7 @@ func (r *rebuild) value(k kind, v any, depth int) (_ any, keep bool, err error) 
 		s, ok := v.(string)
 		return defused(s, maxText), ok, nil
 	case fallback:
-		return v, innocent(v, depth), nil
+		return v, harmless(v, depth), nil
 	case ref:
 		if s, ok := v.(string); !ok || definition(s) == "" {
 			return nil, false, errors.New("its schema refers to something other than its own $defs")
@@ -95,7 +95,7 @@ func (r *rebuild) value(k kind, v any, depth int) (_ any, keep bool, err error) 
 		}
 		out := make(map[string]any, len(m))
 		for name, sub := range m {
-			if !innocent(name, depth) {
+			if !harmless(name, depth) {
 				return nil, false, errNames
 			}
 			if out[name], err = r.node(sub, depth+1); err != nil {
@@ -121,23 +121,23 @@ func (r *rebuild) value(k kind, v any, depth int) (_ any, keep bool, err error) 
 		return out, true, nil
 	case other:
 	}
-	if !innocent(v, depth) {
+	if !harmless(v, depth) {
 		return nil, false, errNames
 	}
 	return v, true, nil
 }
 
-// innocent reports whether a value contains no text that would be defused, no text over
+// harmless reports whether a value contains no text that would be defused, no text over
 // 1,000 bytes, and at most maxDepth levels.
-func innocent(v any, depth int) bool {
+func harmless(v any, depth int) bool {
 	switch x := v.(type) {
 	case string:
 		return len(x) <= 1_000 && sanitize.Instructions(x) == x
 	case []any:
-		return depth < maxDepth && !slices.ContainsFunc(x, func(e any) bool { return !innocent(e, depth+1) })
+		return depth < maxDepth && !slices.ContainsFunc(x, func(e any) bool { return !harmless(e, depth+1) })
 	case map[string]any:
 		for k, e := range x {
-			if depth >= maxDepth || !innocent(k, depth+1) || !innocent(e, depth+1) {
+			if depth >= maxDepth || !harmless(k, depth+1) || !harmless(e, depth+1) {
 				return false
 			}
 		}

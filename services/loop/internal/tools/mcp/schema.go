@@ -68,17 +68,17 @@ func compile(raw any, budget *int) (s schema, err error) {
 	}
 	var parsed jsonschema.Schema
 	if err := json.Unmarshal(s.text, &parsed); err != nil {
-		return s, fmt.Errorf("its schema is not valid: %w", calm(err))
+		return s, fmt.Errorf("its schema is not valid: %w", sanitizeError(err))
 	}
 	if s.resolved, err = parsed.Resolve(nil); err != nil {
-		return s, fmt.Errorf("its schema is not valid: %w", calm(err))
+		return s, fmt.Errorf("its schema is not valid: %w", sanitizeError(err))
 	}
 	return s, nil
 }
 
-// calm returns an error without hidden instructions; the text of err may contain text of
+// sanitizeError returns an error without hidden instructions; the text of err may contain text of
 // the server.
-func calm(err error) error {
+func sanitizeError(err error) error {
 	return errors.New(defused(err.Error(), maxText))
 }
 
@@ -152,7 +152,7 @@ func (s schema) check(args json.RawMessage) (err error) {
 		return err
 	}
 	if err := s.resolved.Validate(v); err != nil {
-		return fmt.Errorf("the arguments do not fit the tool's schema: %w", calm(err))
+		return fmt.Errorf("the arguments do not fit the tool's schema: %w", sanitizeError(err))
 	}
 	return nil
 }
