@@ -227,7 +227,7 @@ func TestStartOrder(t *testing.T) {
 	policy.await(t)
 	waiting = append(waiting, policy)
 	if end := ended(t, w, acc.Session, acc.Run); !end.Success {
-		t.Errorf("after policy came back: %+v", end)
+		t.Errorf("after policy was available again: %+v", end)
 	}
 	sound(t, w, a)
 	for _, p := range waiting { // before the NATS server, which the cleanup stops first

@@ -131,7 +131,7 @@ func (d *day) over(acc api.Accepted) {
 		st = wanted[api.RunState](&d.watched, api.GetRun{Run: acc.Run, Session: acc.Session})
 		return st.Status == api.RunEnded
 	}) || !st.Success {
-		d.t.Fatalf("run %s came to %+v", acc.Run, st)
+		d.t.Fatalf("run %s ended with %+v", acc.Run, st)
 	}
 }
 

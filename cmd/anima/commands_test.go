@@ -324,7 +324,7 @@ func TestDeleteCommand(t *testing.T) {
 	u.run(source, "agent", "apply", "-")
 	g := asked[agentView](u.machine, "agent", "get", "nova")
 	if g.State != api.StateSleeping || g.Balance == nil || g.Balance.Available <= 0 {
-		t.Errorf("applied again: %+v, want it alive with its money", g)
+		t.Errorf("applied again: %+v, want it not dead, with its credits", g)
 	}
 	if v := asked[api.Memories](u.machine, "memory", "list", "nova", "--tier", "semantic"); len(v.Memories) == 0 {
 		t.Error("its memories are gone")

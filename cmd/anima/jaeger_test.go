@@ -66,7 +66,7 @@ func TestJaegerLinks(t *testing.T) {
 	m.fails(exitUsage, "", []string{"turn", "show", id, "--jaeger-url", "other"}, `"other": want the URL of Jaeger's page`)
 	u.stop() // exports the remaining spans
 	if came.Load() == 0 {
-		t.Error("no span came to Jaeger")
+		t.Error("no span was exported to Jaeger")
 	}
 }
 

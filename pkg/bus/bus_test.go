@@ -382,7 +382,7 @@ func TestPosts(t *testing.T) {
 		t.Error("posting to nowhere succeeded")
 	}
 	if err := p.Wait(ctx); err != nil {
-		t.Errorf("the failure came twice: %v", err)
+		t.Errorf("the failure was reported twice: %v", err)
 	}
 }
 

@@ -164,7 +164,7 @@ func TestMovesBeforeItsServerLeaves(t *testing.T) {
 	}
 	// A new leader of a consumer may not have the last acknowledgements.
 	if again.Load() > 8 {
-		t.Errorf("%d of %d messages came twice, want those in hand at most", again.Load(), worked.Load())
+		t.Errorf("%d of %d messages were delivered twice, want at most those in progress", again.Load(), worked.Load())
 	}
 	for _, c := range conns {
 		if got := c.Connections(); got != 1 {

@@ -332,7 +332,7 @@ func TestLongWorkIsKept(t *testing.T) {
 			for seen := map[uint64]bool{first.Sequence: true}; len(seen) < 8; {
 				m := wait(t, got, "a message")
 				if m.Delivered != 1 || seen[m.Sequence] {
-					t.Errorf("message %d came again (delivery %d)", m.Sequence, m.Delivered)
+					t.Errorf("message %d was delivered again (delivery %d)", m.Sequence, m.Delivered)
 				}
 				seen[m.Sequence] = true
 			}
@@ -343,7 +343,7 @@ func TestLongWorkIsKept(t *testing.T) {
 				}
 			}
 			if len(got) > 0 {
-				t.Errorf("came again: %+v", <-got)
+				t.Errorf("delivered again: %+v", <-got)
 			}
 		})
 	}

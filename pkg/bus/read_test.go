@@ -148,7 +148,7 @@ func TestListen(t *testing.T) {
 		}
 	}
 	if diff := cmp.Diff([]string{"I co", "unt."}, []string{wait(t, got, "a piece"), wait(t, got, "a piece")}); diff != "" {
-		t.Errorf("heard (-want +got):\n%s", diff)
+		t.Errorf("received (-want +got):\n%s", diff)
 	}
 	cancel()
 	if err := wait(t, done, "the end of Listen"); !errors.Is(err, context.Canceled) {

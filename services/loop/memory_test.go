@@ -306,7 +306,7 @@ func TestIngestion(t *testing.T) {
 			}
 		}
 		if _, err := bus.Call[api.Souls](t.Context(), world.Bus, api.ListSouls{Agent: "nobody"}); api.CodeOf(err) != api.NotFound {
-			t.Errorf("souls of nobody: %v, want not_found", err)
+			t.Errorf("souls of an unknown agent: %v, want not_found", err)
 		}
 		keeper := &soul.Keeper{Store: store, Now: time.Now}
 		if _, err := keeper.Soul(t.Context(), engine.Agent{ID: "ada", Name: "Ada", Genesis: "Count words.", Workspace: filepath.Join(folder)}); err != nil {

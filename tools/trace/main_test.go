@@ -83,7 +83,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("wait: %q, %v, want the trace's id", out, err)
 	}
 	if _, err := tell(t, jaeger(t, 1<<30), "wait", "-turn", turnID, "-timeout", "1ms"); err == nil {
-		t.Error("wait ended well for a trace that never came")
+		t.Error("wait ended well for a trace that was never exported")
 	}
 }
 

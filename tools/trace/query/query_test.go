@@ -130,7 +130,7 @@ func TestServicesAndSearch(t *testing.T) {
 	}
 	found, err = c.Since(t.Context(), "nobody", now.Add(-time.Hour), now)
 	if err != nil || len(found) != 0 {
-		t.Errorf("found %d traces of nobody, %v, want none and no error", len(found), err)
+		t.Errorf("found %d traces of an unknown agent, %v, want none and no error", len(found), err)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestNoArguments(t *testing.T) {
 		w := world(c, says("done"))
 		turns, _ := run(t, w, command)
 		if got := turns[0].Calls[0]; got.Outcome != api.OutcomeOK {
-			t.Errorf("%q: the call came to %+v", nothing, got)
+			t.Errorf("%q: the call ended with %+v", nothing, got)
 		}
 		if asked := w.Policy.Asked(); len(asked) != 1 || string(asked[0].Args) != "{}" {
 			t.Errorf("%q: policy was asked %+v, want about {}", nothing, asked)
@@ -202,10 +202,10 @@ func TestToolTimeout(t *testing.T) {
 				turns, end := run(t, w, command)
 				got := turns[0].Calls[0]
 				if got.Outcome != api.OutcomeTimeout || !strings.Contains(got.Error, c.text) || got.Result != "half" || took != c.want {
-					t.Errorf("after %s the call came to %+v", took, got)
+					t.Errorf("after %s the call ended with %+v", took, got)
 				}
 				if turns[0].Calls[1].Outcome != api.OutcomeOK || !end.Success {
-					t.Errorf("the call beside it came to %+v, the run to %+v", turns[0].Calls[1], end)
+					t.Errorf("the call beside it ended with %+v, the run with %+v", turns[0].Calls[1], end)
 				}
 			})
 		})
@@ -228,7 +228,7 @@ func TestPanic(t *testing.T) {
 	turns, end := run(t, w, command)
 	for i, c := range turns[0].Calls {
 		if c.Outcome != api.OutcomeError || c.Error == "" || strings.Contains(c.Error, "secret") || strings.Contains(c.Error, "goroutine") {
-			t.Errorf("call %d came to %+v", i, c)
+			t.Errorf("call %d ended with %+v", i, c)
 		}
 	}
 	if !end.Success {
@@ -363,7 +363,7 @@ func TestOverlap(t *testing.T) {
 	}
 	sound(t, w, command)
 	if got := outcomeOf(t, w, command); !got.Known.Ended.Success || len(got.Turns) != 2 {
-		t.Errorf("the run came to %+v", got)
+		t.Errorf("the run ended with %+v", got)
 	}
 }
 

@@ -329,7 +329,7 @@ func TestCrashTwice(t *testing.T) {
 				sound(t, w, command)
 				prompted(t, w)
 				if got := outcomeOf(t, w, command); len(got.Turns) != 2 || got.Known.Cost != 915 || !got.Known.Ended.Success || len(got.Events) != len(want(t).Events) {
-					t.Fatalf("after a second crash at %d (%s) the run came to %+v", again, second.Ports[again-1], got)
+					t.Fatalf("after a second crash at %d (%s) the run ended with %+v", again, second.Ports[again-1], got)
 				}
 			}
 		})
@@ -415,7 +415,7 @@ func TestCrashWhileGivingUp(t *testing.T) {
 			crash := enginetest.Crash{At: ports.Point(at), After: after}
 			err := w.Run(t.Context(), crash.Gate, command)
 			if code := api.CodeOf(err); code == api.Denied || code == api.Invalid || code == "" {
-				t.Errorf("the owner that died at %s ended with %v: its message is gone", ports.Ports[at-1], err)
+				t.Errorf("the owner that crashed at %s ended with %v: its message is gone", ports.Ports[at-1], err)
 			}
 			untilOver(t, w, command)
 			sound(t, w, command)
@@ -482,7 +482,7 @@ func TestPausedOwnerGivesUp(t *testing.T) {
 	untilOver(t, w, command)
 	sound(t, w, command)
 	if got := outcomeOf(t, w, command); !got.Known.Ended.Success || len(got.Turns) != 2 {
-		t.Errorf("the run came to %+v", got)
+		t.Errorf("the run ended with %+v", got)
 	}
 }
 
@@ -538,7 +538,7 @@ func TestStaleJournal(t *testing.T) {
 		e, ev := w.Engine()
 		e.Journal = emptyJournal{e.Journal}
 		if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
-			t.Errorf("cancelled %t: without the journal the run came to %v, want a conflict", cancelled, err)
+			t.Errorf("cancelled %t: without the journal the run ended with %v, want a conflict", cancelled, err)
 		}
 		if end := store.End(command.Run); end != nil {
 			t.Errorf("cancelled %t: it was ended: %+v", cancelled, end)

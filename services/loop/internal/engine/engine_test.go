@@ -62,7 +62,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("end (-want +got):\n%s", diff)
 	}
 	if c := turns[0].Calls[1]; c.Outcome != api.OutcomeOK || c.Result != "pay done" || c.Decision != "d-run1.1.1" || c.Action != api.Allow {
-		t.Errorf("pay came to %+v", c)
+		t.Errorf("pay ended with %+v", c)
 	}
 	wantEvents := []string{
 		"loop_start/run1", "loop_context/run1.1", "loop_execute/run1.1",
@@ -176,7 +176,7 @@ func TestDenied(t *testing.T) {
 	}
 	turns, end := run(t, w, command)
 	if c := turns[0].Calls[0]; c.Outcome != api.OutcomeDenied || c.Action != api.Deny || c.Decision == "" || !strings.Contains(c.Error, "FORBIDDEN_COMMAND") {
-		t.Errorf("fire came to %+v", c)
+		t.Errorf("fire ended with %+v", c)
 	}
 	if got := turns[0].Calls[1].Outcome; got != api.OutcomeOK {
 		t.Errorf("look ended %s, want ok: one refusal is not the turn's", got)
@@ -214,7 +214,7 @@ func TestArguments(t *testing.T) {
 			turns, _ := run(t, w, command)
 			c := turns[0].Calls[0]
 			if c.Outcome != api.OutcomeError || !strings.HasPrefix(c.Error, "not run: ") {
-				t.Errorf("the call came to %+v", c)
+				t.Errorf("the call ended with %+v", c)
 			}
 			if !json.Valid(c.Arguments) {
 				t.Errorf("stored arguments %q are not JSON", c.Arguments)
@@ -235,7 +235,7 @@ func TestUnknownTool(t *testing.T) {
 	w := world(asks("", "teleport"), says("done"))
 	turns, end := run(t, w, command)
 	if c := turns[0].Calls[0]; c.Outcome != api.OutcomeError || !strings.Contains(c.Error, `no tool "teleport"`) || !end.Success {
-		t.Errorf("the call came to %+v, the run to %+v", c, end)
+		t.Errorf("the call ended with %+v, the run with %+v", c, end)
 	}
 	if len(w.Policy.Asked()) != 0 {
 		t.Error("policy was asked about a tool that does not exist")
@@ -585,7 +585,7 @@ func TestToolErrors(t *testing.T) {
 			}
 			turns, end := run(t, w, command)
 			if c := turns[0].Calls[0]; c.Outcome != tt.want || c.Result != "so far" || !end.Success {
-				t.Errorf("the call came to %+v, the run to %+v", c, end)
+				t.Errorf("the call ended with %+v, the run with %+v", c, end)
 			}
 			if got := told(w)[0]; !strings.Contains(got, tt.tells) || !strings.Contains(got, "so far") {
 				t.Errorf("the model was told %q, want %q and the output so far", got, tt.tells)

@@ -265,7 +265,7 @@ func TestSteer(t *testing.T) {
 		t.Errorf("said %v", m)
 	}
 	if kept["loop_error/steer"] != nil || kept["loop_persist/steer.0"] != nil {
-		t.Error("a merged message was said to have run or failed")
+		t.Error("a merged message is reported as run or failed")
 	}
 	if paid := w.Router.Paid(); len(paid) != 3 {
 		t.Errorf("paid %v", paid)
@@ -319,7 +319,7 @@ func TestSteerCrash(t *testing.T) {
 			w := fresh()
 			crash := &enginetest.Crash{At: count.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
-				t.Fatalf("the owner that died at %d ended its run", at)
+				t.Fatalf("the owner that crashed at %d ended its run", at)
 			}
 			untilOver(t, w, command)
 			var texts []string
@@ -455,7 +455,7 @@ func TestCancelCrash(t *testing.T) {
 			store, _ := w.Store.(*memStore)
 			crash := &enginetest.Crash{At: count.Point(at), After: after}
 			if err := w.Run(t.Context(), crash.Gate, command); err == nil && crash.Dead() {
-				t.Fatalf("the owner that died at %d ended its run", at)
+				t.Fatalf("the owner that crashed at %d ended its run", at)
 			}
 			ended := store.End("run1") != nil
 			effects := func() int {

@@ -64,7 +64,7 @@ func TestCutCalls(t *testing.T) {
 		t.Errorf("pay was made %d times, end %+v", len(got), end)
 	}
 	if call := turns[0].Calls[1]; call.Outcome != api.OutcomeError || !strings.Contains(call.Error, "output limit") || !strings.Contains(told(w)[1], "output limit") {
-		t.Errorf("the cut call came to %+v, the model was told %q", call, told(w))
+		t.Errorf("the cut call ended with %+v, the model was told %q", call, told(w))
 	}
 	for _, finish := range []string{api.FinishFilter, api.FinishTimeout} {
 		c.Finish = finish

@@ -141,9 +141,9 @@ func (s *State) question() string {
 	return planID(s.ID, s.Version+1)
 }
 
-// Unheard adds the cost of a model call that ended after the goal was cancelled. A plan
+// AddLateCost adds the cost of a model call that ended after the goal was cancelled. A plan
 // that came too late counts as a rejected version.
-func (s *State) Unheard(question string, cost api.Micros, at int64) error {
+func (s *State) AddLateCost(question string, cost api.Micros, at int64) error {
 	if s.Status != api.GoalCancelled || question != s.question() {
 		return stale("goal %s is %s and waits for no answer to %s", s.ID, s.Status, question)
 	}

@@ -72,7 +72,7 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 	case api.PhaseReview:
 		err = o.review(ctx, &s)
 	case api.PhaseCancelled: // the replica that calls the model holds the lease until it has the answer
-		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.unheard(ctx, &s) })
+		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.lateCost(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
 	if code := api.CodeOf(err); code == api.Invalid || code == api.Denied { // a retry would fail again

@@ -104,15 +104,15 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	}))
 }
 
-// unheard adds the cost of the last model call to a goal that was cancelled during the
+// lateCost adds the cost of the last model call to a goal that was cancelled during the
 // call. The replica that made the call may have crashed before it stored the answer.
-func (o *Orchestrator) unheard(ctx context.Context, s *State) error {
+func (o *Orchestrator) lateCost(ctx context.Context, s *State) error {
 	question := s.question()
 	paid, err := engine.Spent(ctx, o.Treasury, s.Agent, question)
 	if err != nil || paid == 0 {
 		return err
 	}
-	return o.done(o.Change(ctx, s.ID, func(s *State) error { return s.Unheard(question, paid, o.Now().UnixMicro()) }))
+	return o.done(o.Change(ctx, s.ID, func(s *State) error { return s.AddLateCost(question, paid, o.Now().UnixMicro()) }))
 }
 
 // review requests policy's decision on a plan. It does nothing for a plan that waits for

@@ -578,10 +578,10 @@ func TestCancelledWhileAsking(t *testing.T) {
 				want += c.Cost
 			}
 			if s.Status != api.GoalCancelled || s.Overhead != want {
-				t.Errorf("%s, heard %t: %s for %s, want cancelled for %s", question, heard, s.Status, s.Overhead, want)
+				t.Errorf("%s, received %t: %s for %s, want cancelled for %s", question, heard, s.Status, s.Overhead, want)
 			}
 			if question == ".plan.2" && (len(s.Plans) != 2 || s.Plans[1].Status != api.PlanRejected || s.Replans != 1) {
-				t.Errorf("heard %t: %d replans, and the plans are %+v, want the second one given up", heard, s.Replans, s.Plans)
+				t.Errorf("received %t: %d replans, and the plans are %+v, want the second one rejected", heard, s.Replans, s.Plans)
 			}
 		}
 	}

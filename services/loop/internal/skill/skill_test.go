@@ -437,7 +437,7 @@ func TestCloneRefuses(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := cfg.clone(ctx, engine.Agent{ID: "ada", Workspace: ws, Network: true}, address, "file", "x", ".tmp/c/x"); err == nil {
-		t.Error("it went on after the context ended")
+		t.Error("it continued after the context ended")
 	}
 }
 

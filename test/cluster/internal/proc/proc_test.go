@@ -69,6 +69,6 @@ func TestWriteOfAnEndedProcess(t *testing.T) {
 		t.Error("got no error")
 	}
 	if (Record{PID: os.Getpid()}).Alive() {
-		t.Error("a record without a start time is alive")
+		t.Error("a record without a start time is reported as current")
 	}
 }

@@ -61,7 +61,7 @@ func TestExecReports(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { _, err := b.Tools["exec"].Run(t.Context(), c); done <- err }()
 	if got := <-said; got != "first\n" {
-		t.Errorf("heard %q", got)
+		t.Errorf("received %q", got)
 	}
 	if err := os.WriteFile(filepath.Join(b.Bench.Agent.Workspace, "gate"), []byte("go\n"), 0o600); err != nil {
 		t.Fatal(err)
