@@ -270,7 +270,7 @@ func slowEpisodes() []episode {
 			}
 			goodAnswer("fine")(x)
 		}), good, goodCost, 1, ""},
-		{"429 long", "429, Retry-After 3600", always(failsLater(429, "3600")), "unavailable provider_error: slow down", 0, 1, "unavailable provider_error: slow down"},
+		{"429 long", "429, Retry-After 3600", always(failsLater(429, "3600")), "unavailable provider_error: slow down", 0, 1, "unavailable provider_error: status 429"},
 	}
 }
 

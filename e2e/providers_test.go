@@ -45,7 +45,7 @@ func TestProviders(t *testing.T) {
 			}
 		})
 	}
-	group("well timed", nil, episodes())
+	group("well timed", map[string]string{"ANIMA_INFERENCE_ROUTER_BREAKER": "1s"}, episodes())
 	group("slow", map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "5s", "ANIMA_INFERENCE_ROUTER_TOKEN_TIMEOUT": "5s"}, slowEpisodes())
 	for _, s := range lackingEpisodes() {
 		group(s.name, nil, []episode{s})

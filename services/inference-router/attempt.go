@@ -38,7 +38,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	res, err := m.once(ctx, c)
 	took := m.h.now().Sub(began)
 	m.h.rates.Correct(m.provider.Name(), m.tokens, res.Usage.Input+res.Usage.Output)
-	m.end(resultOf(res, err, took))
+	m.end(res, err, took)
 	partial := err != nil && c.keepsPartial(ctx, res, err)
 	if err != nil && !partial {
 		m.h.models.refreshIfMissing(ctx, err)

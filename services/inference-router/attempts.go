@@ -164,7 +164,7 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 		}
 		delay := max(0, m.notBefore.Sub(c.h.now()))
 		if end, ok := ctx.Deadline(); delay > maxWait || ok && delay > 0 && c.h.now().Add(delay).After(end) {
-			return api.Completion{}, retryLater(cmp.Or(c.last, c.limited, errBusy(m)), delay)
+			return api.Completion{}, retryLater(cmp.Or[error](c.last, c.limited, m.pause()), delay)
 		}
 		if !c.spend(m) {
 			continue
@@ -184,7 +184,7 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 			continue // its breaker has opened, or the provider asks all callers to wait longer
 		}
 		answer, err := m.run(ctx, c)
-		m.end(health.Unknown, 0) // if the provider was not called
+		m.skip() // if the provider was not called
 		if err == nil || c.answered {
 			return answer, err
 		}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,9 +41,24 @@ func (m *candidate) begin(ctx context.Context) (ok bool) {
 	return ok
 }
 
-// end applies the result of the attempt. Only the first call for an attempt has an effect.
-func (m *candidate) end(result health.Result, wait time.Duration) {
-	m.h.health.end(&m.permit, result, wait)
+// end applies the result of the attempt, which took a time. Only the first call for an
+// attempt has an effect.
+func (m *candidate) end(res provider.Response, err error, took time.Duration) {
+	result, wait := resultOf(res, err, took)
+	m.h.health.end(&m.permit, result, wait, causeOf(err))
+}
+
+// skip ends an attempt that did not call the provider.
+func (m *candidate) skip() { m.h.health.end(&m.permit, health.Unknown, 0, "") }
+
+// pause returns the error of a call that is not made because of the calls before it.
+func (m *candidate) pause() *api.Error {
+	route := m.route()
+	return &api.Error{
+		Code:    api.Unavailable,
+		Message: fmt.Sprintf("%s; %s is not called for a time", cmp.Or(m.h.health.cause(route), "provider "+route.Provider+" failed"), route.Model),
+		Next:    "try again later, or configure another provider",
+	}
 }
 
 // spend counts the next attempt on a candidate for the budget of retries of its provider.
@@ -81,11 +97,7 @@ func (c *callState) unavailable() error {
 	}
 	switch {
 	case first != nil:
-		return retryLater(&api.Error{
-			Code:    api.Unavailable,
-			Message: fmt.Sprintf("provider %s: %s is not called, because its last calls have failed", first.provider.Name(), first.model.ID),
-			Next:    "try again later, or configure another provider",
-		}, after)
+		return retryLater(first.pause(), after)
 	case c.denied:
 		err := *api.Wire(c.last)
 		err.Message += "; not repeated, because too many calls to the provider have failed"
@@ -94,12 +106,21 @@ func (c *callState) unavailable() error {
 	return nil
 }
 
-// errBusy is the error of a call to a provider that asked other callers to wait.
-func errBusy(m *candidate) error {
-	return &api.Error{
-		Code: api.Unavailable, Message: fmt.Sprintf("provider %s asks for a pause before the next call of %s", m.provider.Name(), m.model.ID),
-		Next: "try again later, or raise the limit at the provider",
+// causeOf says why an attempt failed, for the callers of other agents. It has no words of
+// the provider, which may be about the request.
+func causeOf(err error) string {
+	e, ok := errors.AsType[*provider.Error](err)
+	switch {
+	case !ok:
+		return ""
+	case e.Status != 0:
+		return fmt.Sprintf("provider %s answered with status %d", e.Provider, e.Status)
+	case e.Kind == provider.Unreachable:
+		return "provider " + e.Provider + " cannot be reached"
+	case e.Kind == provider.Stalled:
+		return "provider " + e.Provider + " sent no token in time"
 	}
+	return "provider " + e.Provider + " failed"
 }
 
 // slowAnswer is how long an attempt has to take without a part of an answer until the end

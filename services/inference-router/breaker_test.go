@@ -168,6 +168,9 @@ func TestRetryAfterHoldsForAll(t *testing.T) {
 		if e.Code != api.Unavailable || e.Reason != api.ReasonProvider || e.RetryAfter < 20_000 || e.RetryAfter > 31_000 {
 			t.Errorf("call %d: got %s %s with RetryAfter %d: %s", i, e.Code, e.Reason, e.RetryAfter, e.Message)
 		}
+		if !strings.Contains(e.Message, "status 429") || strings.Contains(e.Message, "slow down") != (i == 0) {
+			t.Errorf("call %d: got %q, want the status, and the words of the provider only for its own caller", i, e.Message)
+		}
 	}
 	if got := p.calls.Load(); got != 1 {
 		t.Errorf("%d attempts, want one", got)

@@ -25,8 +25,9 @@ type routeHealth struct {
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	changed []health.Route // to be written
-	signal  chan struct{}  // of a change
+	changed []health.Route          // to be written
+	causes  map[health.Route]string // why the attempts failed that led to the present states
+	signal  chan struct{}           // of a change
 }
 
 func newRouteHealth(ctx context.Context, b *bus.Bus, openFor time.Duration, now func() time.Time, log *slog.Logger) (*routeHealth, error) {
@@ -35,7 +36,8 @@ func newRouteHealth(ctx context.Context, b *bus.Bus, openFor time.Duration, now 
 		return nil, err
 	}
 	return &routeHealth{
-		Tracker: health.New(openFor), bucket: bucket, owner: b.Owner(), now: now, log: log, signal: make(chan struct{}, 1),
+		Tracker: health.New(openFor), bucket: bucket, owner: b.Owner(), now: now, log: log,
+		causes: map[health.Route]string{}, signal: make(chan struct{}, 1),
 	}, nil
 }
 
@@ -58,7 +60,7 @@ func (h *routeHealth) begin(ctx context.Context, r health.Route) (health.Permit,
 	defer cancel()
 	e, err := h.bucket.Get(ctx, api.HealthKey(r.Provider, r.Model))
 	if err == nil && !h.mayProbe(r, e) {
-		h.Apply(r, stateOf(e.Value), e.Revision)
+		h.apply(e)
 		return health.Permit{}, false
 	}
 	if err == nil || api.CodeOf(err) == api.NotFound {
@@ -84,8 +86,9 @@ func (h *routeHealth) mayProbe(r health.Route, e bus.Entry[api.RouteHealth]) boo
 	return e.Value.OpenUntil <= now && (e.Value.ProbeUntil <= now || e.Value.By == h.owner)
 }
 
-// end applies the result of an attempt. It does nothing if the attempt has ended.
-func (h *routeHealth) end(p *health.Permit, result health.Result, wait time.Duration) {
+// end applies the result of an attempt, and cause says why it failed, "" for no failure. It
+// does nothing if the attempt has ended.
+func (h *routeHealth) end(p *health.Permit, result health.Result, wait time.Duration, cause string) {
 	now := h.now()
 	if !h.End(p, result, wait, now) {
 		return
@@ -95,6 +98,9 @@ func (h *routeHealth) end(p *health.Permit, result health.Result, wait time.Dura
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changed = append(h.changed, p.Route)
+	if result != health.Unknown {
+		h.causes[p.Route] = cause
+	}
 	select {
 	case h.signal <- struct{}{}:
 	default: // run has a signal already
@@ -109,11 +115,29 @@ func (h *routeHealth) run(ctx context.Context) error {
 	defer cancel()
 	writer.Go(func() { h.share(ctx) })
 	return h.bucket.Watch(ctx, api.HealthKeys, nil, func(e bus.Entry[api.RouteHealth]) error {
-		if !e.Deleted && e.Value.By != h.owner { // a state without a key is not a closed one
-			h.Apply(health.Route{Provider: e.Value.Provider, Model: e.Value.Model}, stateOf(e.Value), e.Revision)
+		if !e.Deleted { // a state without a key is not a closed one
+			h.apply(e)
 		}
 		return nil
 	})
+}
+
+// apply applies a state that another replica has stored.
+func (h *routeHealth) apply(e bus.Entry[api.RouteHealth]) {
+	r := health.Route{Provider: e.Value.Provider, Model: e.Value.Model}
+	if e.Value.By == h.owner || !h.Apply(r, stateOf(e.Value), e.Revision) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.causes[r] = e.Value.Cause
+}
+
+// cause returns why the attempt failed that led to the present state of a route, or "".
+func (h *routeHealth) cause(r health.Route) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.causes[r]
 }
 
 // share writes the changes until ctx ends.
@@ -144,10 +168,10 @@ func (h *routeHealth) store(ctx context.Context, r health.Route) error {
 		if err != nil && api.CodeOf(err) != api.NotFound {
 			return err
 		}
-		if err == nil && e.Value.By != h.owner {
-			h.Apply(r, stateOf(e.Value), e.Revision)
+		if err == nil {
+			h.apply(e)
 		}
-		if v := h.value(r, e.Value.By); err == nil && v == e.Value {
+		if err == nil && h.value(r, e.Value.By) == e.Value {
 			return nil
 		}
 		if err = h.write(ctx, r, e.Revision); api.CodeOf(err) != api.Conflict || try == storeTries {
@@ -177,7 +201,8 @@ func (h *routeHealth) write(ctx context.Context, r health.Route, on uint64) (err
 func (h *routeHealth) value(r health.Route, by string) api.RouteHealth {
 	s := h.State(r)
 	return api.RouteHealth{
-		Provider: r.Provider, Model: r.Model, OpenUntil: micros(s.OpenUntil), ProbeUntil: micros(s.ProbeUntil), NotBefore: micros(s.NotBefore), By: by,
+		Provider: r.Provider, Model: r.Model, OpenUntil: micros(s.OpenUntil), ProbeUntil: micros(s.ProbeUntil), NotBefore: micros(s.NotBefore),
+		Cause: h.cause(r), By: by,
 	}
 }
 

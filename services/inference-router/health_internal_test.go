@@ -76,7 +76,7 @@ func fails(t *testing.T, h *routeHealth) {
 		if !ok {
 			t.Fatalf("attempt %d was refused: %+v", i, h.State(testRoute))
 		}
-		h.end(&p, health.Failed, 0)
+		h.end(&p, health.Failed, 0, "it is down")
 	}
 }
 
@@ -100,6 +100,9 @@ func TestReplicasShareABreaker(t *testing.T) {
 		if _, ok := h.begin(t.Context(), testRoute); ok {
 			t.Error("an open breaker admitted an attempt")
 		}
+		if got := h.cause(testRoute); got != "it is down" {
+			t.Errorf("got the cause %q", got)
+		}
 	}
 	for _, result := range []health.Result{health.Failed, health.Answered} {
 		clock.advance(health.OpenFor)
@@ -111,7 +114,7 @@ func TestReplicasShareABreaker(t *testing.T) {
 				all.Go(func() {
 					p, ok := h.begin(t.Context(), testRoute)
 					if mu.Lock(); ok {
-						probes = append(probes, func() { h.end(&p, result, 0) })
+						probes = append(probes, func() { h.end(&p, result, 0, "") })
 					}
 					mu.Unlock()
 				})
@@ -144,7 +147,7 @@ func TestReplicasShareTheWait(t *testing.T) {
 	server, clock := apptest.Server(t), newClock()
 	a, b := replica(t, server, clock.now), replica(t, server, clock.now)
 	p, _ := a.begin(t.Context(), testRoute)
-	a.end(&p, health.Answered, 20*time.Second)
+	a.end(&p, health.Answered, 20*time.Second, "")
 	want := clock.now().Add(20 * time.Second)
 	until(t, b, testRoute, "not before", func(s health.State) bool { return s.NotBefore.Equal(want) })
 	clock.advance(19 * time.Second)
@@ -177,7 +180,7 @@ func TestProbeOfACrashedReplica(t *testing.T) {
 	if !ok || !p.Probe {
 		t.Fatalf("after the claim's end: got %+v, %t; want the probe", p, ok)
 	}
-	b.end(&p, health.Answered, 0)
+	b.end(&p, health.Answered, 0, "")
 	until(t, a, testRoute, "closed", isClosed)
 }
 
@@ -197,7 +200,7 @@ func TestHealthWithoutNATS(t *testing.T) {
 	if !ok || !p.Probe {
 		t.Fatalf("got %+v, %t; want the probe", p, ok)
 	}
-	h.end(&p, health.Answered, 0)
+	h.end(&p, health.Answered, 0, "")
 	if p, ok := h.begin(t.Context(), testRoute); !ok || p.Probe {
 		t.Errorf("after the probe's success: got %+v, %t", p, ok)
 	}
@@ -214,7 +217,7 @@ func TestHealthyAttemptsAreFree(t *testing.T) {
 		if !ok {
 			t.Fatal("refused")
 		}
-		h.end(&p, health.Answered, 0)
+		h.end(&p, health.Answered, 0, "")
 	}); n != 0 {
 		t.Errorf("%.0f allocations, want none", n)
 	}

@@ -176,14 +176,14 @@ func (t *Tracker) End(p *Permit, result Result, wait time.Duration, now time.Tim
 }
 
 // Apply replaces the state of a route by that of another replica, which was stored with a
-// revision. It ignores a state that is older than the one applied or stored last. A wait
-// that a provider asked for is not shortened.
-func (t *Tracker) Apply(r Route, s State, revision uint64) {
+// revision. It returns false for a state that is older than the one applied or stored
+// last, which it ignores. A wait that a provider asked for is not shortened.
+func (t *Tracker) Apply(r Route, s State, revision uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.breaker(r)
 	if revision <= b.revision {
-		return
+		return false
 	}
 	b.revision = revision
 	if s.NotBefore.After(b.NotBefore) {
@@ -192,6 +192,7 @@ func (t *Tracker) Apply(r Route, s State, revision uint64) {
 	if !s.OpenUntil.Equal(b.OpenUntil) || !s.ProbeUntil.Equal(b.ProbeUntil) {
 		b.change(s.OpenUntil, s.ProbeUntil)
 	}
+	return true
 }
 
 // Revision returns the revision of the state of a route that was applied or stored last.
