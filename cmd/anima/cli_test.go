@@ -380,6 +380,15 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	if out := m.cli("model", "list"); !strings.Contains(out, "anima-sim-1") || !strings.Contains(out, "yes") {
 		t.Errorf("model list says\n%s", out)
 	}
+	route := asked[api.Route](m, "model", "route", "Lucky", "--explain")
+	if route.Chosen != "anima-sim-1" || route.Available <= 0 || len(route.Candidates) == 0 {
+		t.Errorf("the route is %+v", route)
+	}
+	if out := m.cli("model", "route", "--tier", "normal", "--model", "gpt-9", "--explain"); !strings.Contains(out, "no: not registered") || !strings.Contains(out, "not considered") {
+		t.Errorf("model route says\n%s", out)
+	}
+	m.fails(exitUnavailable, "", []string{"model", "route", "--tier", "dead", "--model", "anima-sim-1", "--explain"}, "no model")
+	m.fails(exitUsage, "", []string{"model", "route"}, "--tier")
 }
 
 // TestFaucetOff checks that a deposit from the faucet is refused when the faucet is
@@ -452,6 +461,7 @@ func TestWithoutAnima(t *testing.T) {
 		{"session", "terminate"},
 		{"session", "export"},
 		{"session", "import"},
+		{"model", "route"},
 	} {
 		if out := m.cli(append(cmd, "--help")...); !strings.Contains(out, "anima "+strings.Join(cmd, " ")) || !strings.Contains(out, "Examples:") {
 			t.Errorf("help of %v says\n%s", cmd, out)
@@ -475,7 +485,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply delete explain fund get list sleep wake", "run": "get", "turn": "list output replay show",
+		"agent": "apply delete explain fund get list sleep wake", "model": "list route", "run": "get", "turn": "list output replay show",
 		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

@@ -229,6 +229,16 @@ Examples:
   anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 --fork --model gpt-5
   anima turn replay 0199c1a2-7b1e-7c55-9d3a-2f6a1b0c4d5e.1 --fork --policy`,
 
+		"model route": `Shows the model that a call would use at this moment; the call is not made. With
+--explain, each candidate is listed in the order to try them, with its output limit,
+the most that the call can cost, and the reason if it is not used. The router uses the
+same selection for its calls. Without an agent, no credits are considered.
+
+Examples:
+  anima model route lucky --explain
+  anima model route --tier critical --task planning --explain
+  anima model route lucky --prompt-tokens 90000 --max-tokens 500 --explain -o json`,
+
 		"goal list": `A goal in phase plan_review waits for your approval: see anima goal approve.
 
 Examples:

@@ -76,23 +76,6 @@ func (c policyCheckCmd) Run(ctx context.Context, a *app) error {
 	return err
 }
 
-type modelCmd struct {
-	List modelListCmd `cmd:"" help:"List the models and their prices."`
-}
-
-type modelListCmd struct{}
-
-func (modelListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListModels{}, func(w io.Writer, v api.Models) {
-		table(w, "MODEL\tPROVIDER\tIN/M\tOUT/M\tCONTEXT\tUSABLE", v.Models, api.Page{}, func(m api.Model) []any {
-			return []any{m.ID, m.Provider, m.InputPrice, m.OutputPrice, m.ContextWindow, yesOrWhy(m.Usable, m.Why)}
-		})
-		for _, f := range v.Faults {
-			fmt.Fprintf(w, "\nno list of models from %s\n", f)
-		}
-	})
-}
-
 // yesOrWhy returns "yes" for what can be used, otherwise the reason.
 func yesOrWhy(usable bool, why string) string {
 	if usable {

@@ -184,6 +184,13 @@ func Contracts() []Contract {
 		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
 		{Confirm{ID: turn.ID, Agent: "lucky"}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, Funds: &Funds{Available: 999_390, Tier: TierHigh}}},
 		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
+		{
+			ExplainRoute{Agent: "lucky", Task: TaskTurn, Model: "anima-sim-2", PromptTokens: 900, ToolTokens: 300, MaxTokens: 512},
+			Route{Tier: TierHigh, Task: TaskTurn, Chosen: "anima-sim-1", MaxTokens: 8192, Ceiling: -1, Available: 9 * Dollar, TimeoutMS: 120_000, Candidates: []Candidate{
+				{Model: "anima-sim-2", Why: "not registered"},
+				{Model: "anima-sim-1", Provider: "simulated", Usable: true, MaxTokens: 300, Cost: 3848, Fewer: true, WithoutTools: true},
+			}},
+		},
 
 		{CheckCall{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}}, checked},
 		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},

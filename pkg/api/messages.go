@@ -72,6 +72,7 @@ func Messages() []Message {
 		CompleteV2{},
 		Confirm{},
 		ListModels{},
+		ExplainRoute{},
 
 		CheckCall{},
 		Evaluate{},

@@ -30,6 +30,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	hold := ""
 	if m.most > 0 {
 		if hold, err = m.reserve(ctx, c.tries > 0 || c.failedCost > 0); err != nil {
+			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
 			return answer, err
 		}
 	}

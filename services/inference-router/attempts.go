@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -58,7 +57,6 @@ type callState struct {
 	runFailures int        // failed calls of its run; 0: none, or not counted yet
 	last        error      // error of the latest failed attempt
 	lasting     error      // the first error that a retry of the same model does not fix
-	skipped     error      // the reason why a model was not called, the first one
 	limited     error      // the rates of a provider do not allow a call yet
 	called      []string   // providers that were called for this request
 	failing     []string   // of them, those of which a further attempt is a retry
@@ -87,6 +85,7 @@ type candidate struct {
 	excluded   bool      // not called any more
 	paid       bool      // the budget has admitted the attempt
 	permit     health.Permit
+	denied     bool      // treasury refused the hold
 }
 
 // complete makes one paid model call. It looks for a stored answer; if there is none,
@@ -132,10 +131,10 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		if tried.Call >= h.limits.attempts {
 			return api.Completion{}, attemptsExhausted(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
 		}
-		route := h.route(ctx, req.Complete)
-		c := &callState{h: h, req: req, route: route, out: &stream{send: tell}, began: h.now(), tries: tried.Call, failedCost: tried.Cost}
+		c := &callState{h: h, req: req, out: &stream{send: tell}, began: h.now(), tries: tried.Call, failedCost: tried.Cost}
+		h.route(ctx, c.query(), &c.route)
 		defer c.out.close()
-		end := c.began.Add(route.Timeout)
+		end := c.began.Add(c.route.Timeout)
 		if req.Deadline > 0 && req.Deadline < end.UnixMicro() {
 			end = time.UnixMicro(req.Deadline)
 		}
@@ -152,11 +151,13 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 
 // tryCandidates tries the candidates until one answers.
 func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
-	c.addCandidates()
+	if err := c.addCandidates(); err != nil {
+		return api.Completion{}, err
+	}
 	var failure error // of the previous attempt
 	for {
 		m := c.next()
-		if m == nil && c.reroute(ctx) {
+		if m == nil && (c.reroute(ctx) || c.degrade()) {
 			continue
 		}
 		if m == nil {
@@ -195,47 +196,22 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 	}
 }
 
-// addCandidates fills the candidates with the models of the route that can be called, and
-// records why the others cannot.
-func (c *callState) addCandidates() {
-	for i, m := range c.route.Models {
-		from := c.h.sources[m.Provider]
-		if from == nil {
-			c.route.Skipped = append(c.route.Skipped, model.Skipped{ID: m.ID, Why: notConfigured(m)})
+// addCandidates fills the candidates with the usable models of the route.
+func (c *callState) addCandidates() error {
+	for i := range c.route.Candidates {
+		chosen := &c.route.Candidates[i]
+		if chosen.Reason != model.Usable {
 			continue
 		}
-		a := &candidate{
-			h: c.h, req: c.req, model: m, provider: from.provider, hold: c.req.ID + "/" + strconv.Itoa(i),
-			limit: c.route.Limit(m, c.req.MaxTokens), notBefore: c.began,
+		m := *chosen.Model
+		ask, err := request(c.req, m, chosen.Limit)
+		if err != nil {
+			return promptError(err)
 		}
-		if err := a.prepare(c.route); err != nil {
-			c.skipped = cmp.Or(c.skipped, err)
-			continue
-		}
-		c.models = append(c.models, a)
-	}
-}
-
-// prepare makes the request to the model and computes the most that it can cost. The
-// error says why the model is not called.
-func (m *candidate) prepare(route model.Route) (err error) {
-	if m.ask, err = request(m.req, m.model, m.limit); err != nil {
-		return promptError(err)
-	}
-	size := m.ask.Estimate()
-	if !m.model.Fits(size, m.limit) {
-		return &api.Error{
-			Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", size, m.model.ID),
-			Next: "shorten the conversation or use a model with a larger window",
-		}
-	}
-	m.tokens = size + m.limit
-	m.most = api.Micros(m.model.Most(2*size, m.limit)) // dense text can have more tokens than the estimate
-	if !route.Allows(int64(m.most)) {
-		return &api.Error{
-			Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", m.model.ID, m.most),
-			Next: "fund the agent, or shorten its prompt",
-		}
+		c.models = append(c.models, &candidate{
+			h: c.h, req: c.req, model: m, provider: c.h.sources[m.Provider].provider, hold: c.req.ID + "/" + strconv.Itoa(len(c.models)),
+			ask: ask, limit: chosen.Limit, tokens: ask.Estimate() + chosen.Limit, most: api.Micros(chosen.Most), notBefore: c.began,
+		})
 	}
 	return nil
 }
@@ -249,8 +225,11 @@ func (c *callState) reroute(ctx context.Context) bool {
 	}
 	c.rerouted = true
 	asked := c.models
-	c.models, c.route = nil, c.h.route(ctx, c.req.Complete)
-	c.addCandidates()
+	c.models = nil
+	c.h.route(ctx, c.query(), &c.route)
+	if c.addCandidates() != nil {
+		return false
+	}
 	c.models = slices.DeleteFunc(c.models, func(m *candidate) bool {
 		return slices.ContainsFunc(asked, func(before *candidate) bool { return before.model.ID == m.model.ID })
 	})
@@ -284,7 +263,7 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok { // of the hold, not of the provider
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
-			m.excluded = true
+			m.excluded, m.denied = true, true
 			c.lasting = cmp.Or(c.lasting, err)
 			return nil
 		}
@@ -347,10 +326,10 @@ func (c *callState) isLastAttempt() bool { return c.tries+1 >= c.h.limits.attemp
 // finalError returns the error of a call that no model answered. An error of a model takes
 // precedence over the reason why a model was not called.
 func (c *callState) finalError() error {
-	if err := cmp.Or(c.lasting, c.skipped); err != nil {
+	if err := cmp.Or(c.lasting, refusal(&c.route)); err != nil {
 		return err
 	}
-	return noModel(c.req.Complete, c.route, c.h.models.faults())
+	return noModel(c.req.Complete, &c.route, c.h.models.faults())
 }
 
 // retryLater returns the error for a wait that is longer than maxWait or ends after the

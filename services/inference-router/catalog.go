@@ -34,6 +34,9 @@ type catalog struct {
 	now      func() time.Time
 	sources  []*source
 	registry atomic.Pointer[model.Registry]
+	matrix   atomic.Pointer[model.Matrix]
+
+	configured func(provider string) bool
 
 	mu   sync.Mutex // held while the lists are read
 	last time.Time  // start of the last read
@@ -65,11 +68,19 @@ const (
 
 func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*catalog, error) {
 	c := &catalog{log: log, now: now, sources: sources}
+	matrix := model.DefaultMatrix()
+	c.matrix.Store(&matrix)
+	c.configured = func(name string) bool {
+		return slices.ContainsFunc(sources, func(s *source) bool { return s.provider.Name() == name })
+	}
 	return c, c.build()
 }
 
 // Registry returns the models as of the last read.
 func (c *catalog) Registry() *model.Registry { return c.registry.Load() }
+
+// Matrix returns the routing matrix in use.
+func (c *catalog) Matrix() model.Matrix { return *c.matrix.Load() }
 
 // faults returns, for each provider whose list could not be read, its URL and the error.
 func (c *catalog) faults() []string {
@@ -319,19 +330,4 @@ func chooseDefault(models []model.Model) {
 	if best >= 0 {
 		models[best].Fallback = true
 	}
-}
-
-// route selects the candidates for a call. If it finds none, and either a list could not
-// be read or no model can be called, it reads the lists and selects again: a server may
-// have started since.
-func (h *handlers) route(ctx context.Context, req api.Complete) model.Route {
-	pick := func() model.Route {
-		return h.models.Registry().Candidates(req.Tier, req.Task, req.Model)
-	}
-	route := pick()
-	if len(route.Models) == 0 && (len(h.models.faults()) > 0 || !h.models.usable()) {
-		h.models.refreshFor(ctx)
-		route = pick()
-	}
-	return route
 }

@@ -29,7 +29,7 @@ func check(req callRequest) error {
 
 // noModel returns the error for a call without a usable model. faults are the errors of
 // lists that could not be read.
-func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
+func noModel(req api.Complete, route *model.Route, faults []string) *api.Error {
 	e := &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonNoModel, Message: fmt.Sprintf("no model can be used for %s in tier %s", req.Task, req.Tier),
 		Next: "configure a provider (OPENAI_API_KEY, OPENAI_BASE_URL, OLLAMA_HOST), name a model in AGENT.md or in ANIMA_INFERENCE_ROUTER_MODELS, or fund the agent; anima model list shows the reasons", RetryAfter: 60_000,
@@ -39,23 +39,23 @@ func noModel(req api.Complete, route model.Route, faults []string) *api.Error {
 		e.Next = "start the server, or correct its address or key (OPENAI_BASE_URL, OPENAI_API_KEY, OLLAMA_HOST); its models are used as soon as it answers"
 		e.Details = append(e.Details, faults[1:]...)
 	}
-	if route.Why != "" {
-		e.Details = append(e.Details, route.Why)
+	if !route.Served {
+		e.Details = append(e.Details, fmt.Sprintf("tier %q does not serve task %q", req.Tier, req.Task))
 	}
-	for _, s := range route.Skipped {
-		e.Details = append(e.Details, s.ID+": "+s.Why)
+	for i := range route.Candidates {
+		if c := &route.Candidates[i]; c.Reason != model.Usable {
+			e.Details = append(e.Details, c.ID+": "+route.Why(c))
+		}
 	}
 	return e
 }
-
-func notConfigured(m model.Model) string { return "provider " + m.Provider + " is not configured" }
 
 func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, error) {
 	out := api.Models{Models: []api.Model{}, Faults: h.models.faults()}
 	for _, m := range h.models.Registry().All() {
 		why := m.Unusable()
-		if why == "" && h.sources[m.Provider] == nil {
-			why = notConfigured(m)
+		if why == "" && !h.models.configured(m.Provider) {
+			why = model.NotConfiguredText(m.Provider)
 		}
 		out.Models = append(out.Models, api.Model{
 			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),

@@ -33,7 +33,7 @@ func (h *handlers) readRequest(m api.CompleteV2) (callRequest, error) {
 	if normal && (offered.tools > 0 || size.Calls == 0) {
 		req.raw = &provider.EncodedPrompt{
 			Messages: m.Messages, Tools: m.Tools, Calls: size.Calls > 0, Offered: offered.tools,
-			Tokens: size.Tokens + model.MessageTokens*(size.Messages+size.Calls) + offered.tokens,
+			Tokens: size.Tokens + model.MessageTokens*(size.Messages+size.Calls) + offered.tokens, ToolTokens: offered.tokens,
 		}
 		return req, nil
 	}

@@ -137,6 +137,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Stream(h.completeV2, bus.Workers(cfg.Workers+cfg.Queue)),
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
+		bus.Reply(h.explainRoute),
 		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),

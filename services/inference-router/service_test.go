@@ -139,8 +139,8 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	p := serve(t)
 	w := start(t, p, nil)
-	dead := request("f-dead", "hello")
-	dead.Tier = api.TierDead
+	odd := request("f-odd", "hello")
+	odd.Task = "gossip"
 	nobody := request("f-nobody", "hello")
 	nobody.Agent = ""
 	for name, c := range map[string]struct {
@@ -151,7 +151,7 @@ func TestFailures(t *testing.T) {
 		"a wrong request": {request("f-1", "refused"), api.Invalid, api.ReasonRefused},
 		"too long":        {request("f-2", "long"), api.Invalid, api.ReasonTooLong},
 		"a wrong key":     {request("f-3", "locked"), api.Unavailable, api.ReasonAuth},
-		"a dead agent":    {dead, api.Unavailable, api.ReasonNoModel},
+		"an unknown task": {odd, api.Unavailable, api.ReasonNoModel},
 		"who pays":        {nobody, api.Invalid, ""},
 	} {
 		_, _, err := complete(t, w.Bus, c.req)

@@ -2,22 +2,24 @@ package model
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Registry is an immutable set of models and the routing matrix over them.
+// Registry is an immutable set of models.
 type Registry struct {
-	models map[string]Model
-	order  []string // order of registration; a model that replaces another keeps its position
-	matrix map[api.Tier]map[api.Task]Cell
+	models    []Model        // in order of registration; a model that replaces another keeps its position
+	index     map[string]int // positions by id and by the short forms of [Registry.Get]
+	fallbacks []int          // positions of the models with Fallback
 }
 
 // NewRegistry returns a registry of the models in the given order. Of two models with the
 // same id, it uses the later one. It returns an error for a model without id or provider,
 // with a negative price or limit, or with an unknown token parameter.
 func NewRegistry(models ...Model) (*Registry, error) {
-	r := &Registry{models: map[string]Model{}, matrix: Matrix()}
+	r := &Registry{index: map[string]int{}}
 	for _, m := range models {
 		if m.ID == "" || m.Provider == "" {
 			return nil, fmt.Errorf("model %q of provider %q: id and provider are both needed", m.ID, m.Provider)
@@ -32,34 +34,55 @@ func NewRegistry(models ...Model) (*Registry, error) {
 		default:
 			return nil, fmt.Errorf("model %q: token parameter %q is neither %s nor %s", m.ID, m.TokenParam, MaxTokens, MaxCompletionTokens)
 		}
-		if _, ok := r.models[m.ID]; !ok {
-			r.order = append(r.order, m.ID)
+		at, ok := r.index[m.ID]
+		if !ok {
+			at = len(r.models)
+			r.index[m.ID] = at
+			r.models = append(r.models, Model{})
 		}
-		r.models[m.ID] = m
+		r.models[at] = m
+	}
+	r.indexShort(func(id string) (string, bool) { return strings.CutPrefix(id, "openai/") })
+	r.indexShort(func(id string) (string, bool) { return strings.CutSuffix(id, ":latest") })
+	for at := range r.models {
+		if r.models[at].Fallback {
+			r.fallbacks = append(r.fallbacks, at)
+		}
 	}
 	return r, nil
+}
+
+// indexShort adds the short forms of the ids that have one and are not taken.
+func (r *Registry) indexShort(short func(string) (string, bool)) {
+	for at := range r.models {
+		if id, ok := short(r.models[at].ID); ok {
+			if _, taken := r.index[id]; !taken {
+				r.index[id] = at
+			}
+		}
+	}
 }
 
 // Get returns the model with an id, usable or not. If there is none, Get looks for the id
 // with the vendor prefix of OpenRouter (openai/gpt-5-mini) and then with Ollama's default
 // tag (llama3.3:latest).
 func (r *Registry) Get(id string) (Model, bool) {
-	for _, name := range [...]string{id, "openai/" + id, id + ":latest"} {
-		if m, ok := r.models[name]; ok {
-			return m, true
-		}
+	if m := r.find(id); m != nil {
+		return *m, true
 	}
 	return Model{}, false
 }
 
-// All returns all models, usable or not, in order of registration.
-func (r *Registry) All() []Model {
-	all := make([]Model, 0, len(r.order))
-	for _, id := range r.order {
-		all = append(all, r.models[id])
+// find is Get without a copy; nil if there is no such model.
+func (r *Registry) find(id string) *Model {
+	if at, ok := r.index[id]; ok {
+		return &r.models[at]
 	}
-	return all
+	return nil
 }
+
+// All returns all models, usable or not, in order of registration.
+func (r *Registry) All() []Model { return slices.Clone(r.models) }
 
 // Baseline returns OpenAI's six models with their exact list prices
 // (docs/reference/inference-router.md, Baseline models).

@@ -1,80 +1,165 @@
 package model
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Unlimited is the ceiling of a cell without a ceiling.
-const Unlimited int64 = -1
+// Query is what a selection depends on.
+type Query struct {
+	Tier   api.Tier
+	Task   api.Task
+	Model  string // requested by the caller; a preference
+	Prompt int64  // estimated tokens of the prompt without its tools
+	Tools  int64  // estimated tokens of the tools of the prompt; 0: it has none
+	Output int64  // output limit of the caller in tokens; 0 or less: none
+	Budget int64  // the most that the call may cost in micro-USD; [Unlimited] if unknown
 
-// Cell is one field of the routing matrix: the models to try in order, the output limit
-// in tokens, and the highest cost of one call in micro-USD.
-type Cell struct {
-	Models    []string
-	MaxTokens int64
-	Ceiling   int64
+	// Configured reports whether a provider is configured; nil: all are.
+	Configured func(provider string) bool
 }
 
-// Matrix returns the routing matrix (docs/reference/inference-router.md, Routing matrix). A
-// missing pair is not served: dead agents make no model calls, critical ones neither plan
-// nor summarize.
-func Matrix() map[api.Tier]map[api.Task]Cell {
-	const cent = 10_000 // micro-USD
-	top := []string{"gpt-5.2", "gpt-5.3"}
-	mixed := []string{"gpt-5.2", "gpt-5-mini"}
-	mini := []string{"gpt-5-mini"}
-	return map[api.Tier]map[api.Task]Cell{
-		api.TierHigh: {
-			api.TaskTurn:     {top, 8192, Unlimited},
-			api.TaskTriage:   {mini, 2048, 5 * cent},
-			api.TaskSafety:   {top, 4096, 20 * cent},
-			api.TaskSummary:  {mixed, 4096, 15 * cent},
-			api.TaskPlanning: {top, 8192, Unlimited},
-		},
-		api.TierNormal: {
-			api.TaskTurn:     {mixed, 4096, Unlimited},
-			api.TaskTriage:   {mini, 2048, 5 * cent},
-			api.TaskSafety:   {mixed, 4096, 10 * cent},
-			api.TaskSummary:  {mixed, 4096, 10 * cent},
-			api.TaskPlanning: {mixed, 4096, Unlimited},
-		},
-		api.TierLow: {
-			api.TaskTurn:     {mini, 4096, 10 * cent},
-			api.TaskTriage:   {mini, 1024, 2 * cent},
-			api.TaskSafety:   {mini, 2048, 5 * cent},
-			api.TaskSummary:  {mini, 2048, 5 * cent},
-			api.TaskPlanning: {mini, 2048, 5 * cent},
-		},
-		api.TierCritical: {
-			api.TaskTurn:   {mini, 2048, 3 * cent},
-			api.TaskTriage: {mini, 512, 1 * cent},
-			api.TaskSafety: {mini, 1024, 2 * cent},
-		},
+// Route is the result of a selection. Candidates has every model that was considered, in
+// the order to try them. The zero value is ready for [Registry.Select].
+type Route struct {
+	Tier       api.Tier
+	Task       api.Task
+	Candidates []Candidate
+	Served     bool          // the matrix has models for the tier and the task
+	MaxTokens  int64         // output limit of the cell in tokens; 0: none
+	Ceiling    int64         // micro-USD for one call; [Unlimited] for none
+	Budget     int64         // as in the query
+	Timeout    time.Duration // for all candidates together
+
+	unknown bool         // the matrix has no such tier or task: no model is called, not even a free one
+	first   [8]Candidate // memory of Candidates, so that a usual selection allocates nothing
+}
+
+// minOutput is the lowest output limit in tokens to which a selection lowers the limit of
+// a call: shorter answers are mostly cut within a sentence or a tool call.
+const minOutput = 256
+
+// unservedOutput is the output limit in tokens of a free model without a limit of its own,
+// in a cell that is not served.
+const unservedOutput = 2048
+
+// Usable reports whether a candidate can be called.
+func (r *Route) Usable() bool {
+	return slices.ContainsFunc(r.Candidates, func(c Candidate) bool { return c.Reason == Usable })
+}
+
+// Select fills route with the candidates for a call, in this order: the requested model,
+// the models of the cell of the matrix, then fallbacks in order of registration. Each has
+// the reason why it cannot be called, or [Usable]. The requested model is found as by
+// [Registry.Get]. The models of the cell have no minimum tier: a critical agent uses
+// gpt-5-mini. A model of the cell that no provider has is not a candidate.
+//
+// If no candidate is usable, those that are refused only by the window or the ceiling get
+// a lower output limit, at least minOutput tokens. If that does not suffice, models without
+// tools are called without the tools of the prompt. The requested model always is.
+//
+// It is the only place where models are chosen: calls and explanations both use it. It
+// allocates nothing for up to 8 candidates.
+func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
+	cell, known := matrix.cell(q.Tier, q.Task)
+	route.unknown = !known
+	route.Tier, route.Task, route.Timeout = q.Tier, q.Task, Timeout(q.Task)
+	route.Served, route.MaxTokens, route.Ceiling, route.Budget = len(cell.Models) > 0, cell.MaxTokens, cell.Ceiling, q.Budget
+	route.Candidates = route.first[:0]
+	if q.Model != "" {
+		if m := r.find(q.Model); m != nil {
+			route.add(m, slices.Contains(cell.Models, q.Model) || slices.Contains(cell.Models, m.ID), &q)
+		} else {
+			route.Candidates = append(route.Candidates, Candidate{ID: q.Model, Reason: Unregistered})
+		}
+	}
+	for _, id := range cell.Models {
+		if m := r.find(id); m != nil {
+			route.add(m, true, &q)
+		}
+	}
+	for _, at := range r.fallbacks {
+		route.add(&r.models[at], false, &q)
+	}
+	if route.Usable() {
+		return
+	}
+	for _, without := range [...]bool{false, true} {
+		for i := range route.Candidates {
+			route.degrade(&route.Candidates[i], without, &q)
+		}
+		if route.Usable() {
+			return
+		}
 	}
 }
 
-// Route holds the candidates for a call in the order to try them, the limits on each of
-// them, and the models that were skipped.
-type Route struct {
-	Models    []Model
-	MaxTokens int64         // output limit in tokens
-	Ceiling   int64         // micro-USD for one call; [Unlimited] for none
-	Timeout   time.Duration // for all candidates together
-	Skipped   []Skipped
-	Why       string // the reason why no model can be called; empty if one can
+// add considers a model, unless it was considered before. ofCell says that the model is in
+// the cell of the matrix.
+func (r *Route) add(m *Model, ofCell bool, q *Query) {
+	for i := range r.Candidates {
+		if r.Candidates[i].Model == m {
+			return
+		}
+	}
+	c := Candidate{ID: m.ID, Model: m, Prompt: q.Prompt, Limit: r.limit(m, q.Output), ofCell: ofCell}
+	if m.Tools {
+		c.Prompt += q.Tools
+	}
+	// The requested model, which is the first one, is called in spite of the tools: the
+	// caller has named it.
+	c.Without = q.Tools > 0 && !m.Tools && q.Model != "" && len(r.Candidates) == 0
+	c.Reason = r.check(&c, q)
+	r.Candidates = append(r.Candidates, c)
 }
 
-// Skipped is a model that was considered and not selected, with the reason.
-type Skipped struct{ ID, Why string }
+// check returns the first reason against a candidate and computes its highest cost.
+func (r *Route) check(c *Candidate, q *Query) Reason {
+	m := c.Model
+	c.Most = m.Most(2*c.Prompt, c.Limit) // dense text can have more tokens than the estimate
+	switch {
+	case m.Absent != "":
+		return Unlisted
+	case q.Configured != nil && !q.Configured(m.Provider):
+		return NotConfigured
+	case !m.Known:
+		return Unpriced
+	case !m.Fits(c.Prompt, c.Limit):
+		return TooLong
+	case q.Tools > 0 && !m.Tools && !c.Without:
+		return NoTools
+	}
+	return r.affords(c, q)
+}
 
-// Limit returns the output limit for a call to m: the lowest of the limits of the route,
-// the model and the caller (asked). A caller's limit of 0 or less is no limit.
-func (r Route) Limit(m Model, asked int64) int64 {
+// affords returns the first reason of tier or money against a candidate.
+func (r *Route) affords(c *Candidate, q *Query) Reason {
+	switch {
+	case r.unknown:
+		return Unserved
+	case c.Model.Free():
+		return Usable
+	case !c.ofCell && rank(q.Tier) < rank(c.Model.TierMinimum):
+		return NeedsTier
+	case !r.Served:
+		return Unserved
+	case r.Ceiling != Unlimited && c.Most > r.Ceiling:
+		return OverCeiling
+	case q.Budget != Unlimited && c.Most > q.Budget:
+		return OverBudget
+	}
+	return Usable
+}
+
+// limit returns the output limit of a call to m: the lowest of the limits of the cell, the
+// model and the caller (asked).
+func (r *Route) limit(m *Model, asked int64) int64 {
 	limit := r.MaxTokens
+	if limit == 0 {
+		limit = unservedOutput
+	}
 	if m.MaxOutput > 0 {
 		limit = min(limit, m.MaxOutput)
 	}
@@ -82,62 +167,4 @@ func (r Route) Limit(m Model, asked int64) int64 {
 		limit = min(limit, asked)
 	}
 	return limit
-}
-
-// Allows reports whether a cost in micro-USD is within the route's ceiling.
-func (r Route) Allows(cost int64) bool { return r.Ceiling == Unlimited || cost <= r.Ceiling }
-
-// Candidates selects the models for a tier and a task, in this order: the requested model
-// if the tier may choose it, the models of the matrix, then fallbacks in order of
-// registration. requested is a preference: a model that cannot be used is skipped and is
-// no error. It is found as by [Registry.Get]. The models of the matrix have no minimum
-// tier: a critical agent uses gpt-5-mini (docs/reference/inference-router.md, Selection). A
-// model of the matrix that no provider has is not reported as skipped.
-func (r *Registry) Candidates(tier api.Tier, task api.Task, requested string) Route {
-	row := tier
-	if tier == api.TierUnknown {
-		row = api.TierNormal
-	}
-	cell, ok := r.matrix[row][task]
-	if !ok {
-		return Route{Timeout: Timeout(task), Why: fmt.Sprintf("tier %q does not serve task %q", tier, task)}
-	}
-	route := Route{MaxTokens: cell.MaxTokens, Ceiling: cell.Ceiling, Timeout: Timeout(task)}
-
-	seen := make(map[string]bool, len(r.order)+1)
-	consider := func(id string) {
-		m, ok := r.Get(id)
-		why := "not registered"
-		name := id
-		if ok {
-			id, why = m.ID, m.Unusable()
-		}
-		if seen[id] || !ok && name != requested {
-			return
-		}
-		seen[id] = true
-		if why == "" && !slices.Contains(cell.Models, name) && !slices.Contains(cell.Models, id) && !m.Free() && rank(tier) < rank(m.TierMinimum) {
-			why = fmt.Sprintf("needs tier %s", m.TierMinimum)
-		}
-		if why != "" {
-			route.Skipped = append(route.Skipped, Skipped{ID: id, Why: why})
-			return
-		}
-		route.Models = append(route.Models, m)
-	}
-	if requested != "" {
-		consider(requested)
-	}
-	for _, id := range cell.Models {
-		consider(id)
-	}
-	for _, id := range r.order {
-		if r.models[id].Fallback {
-			consider(id)
-		}
-	}
-	if len(route.Models) == 0 {
-		route.Why = "no candidate can be used"
-	}
-	return route
 }

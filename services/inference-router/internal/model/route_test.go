@@ -11,12 +11,37 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
-func ids(models []model.Model) []string {
+// ids returns the usable candidates of a route.
+func ids(route *model.Route) []string {
 	var ids []string
-	for _, m := range models {
-		ids = append(ids, m.ID)
+	for _, c := range route.Candidates {
+		if c.Reason == model.Usable {
+			ids = append(ids, c.ID)
+		}
 	}
 	return ids
+}
+
+// skipped returns the other candidates with their reasons.
+func skipped(route *model.Route) []string {
+	var all []string
+	for i := range route.Candidates {
+		if c := &route.Candidates[i]; c.Reason != model.Usable {
+			all = append(all, c.ID+": "+route.Why(c))
+		}
+	}
+	return all
+}
+
+// pick selects with the default matrix, for an empty prompt.
+func pick(r *model.Registry, tier api.Tier, task api.Task, requested string) *model.Route {
+	return choose(r, model.Query{Tier: tier, Task: task, Model: requested, Budget: model.Unlimited})
+}
+
+func choose(r *model.Registry, q model.Query) *model.Route {
+	var route model.Route
+	r.Select(model.DefaultMatrix(), q, &route)
+	return &route
 }
 
 func with(t *testing.T, r *model.Registry, models ...model.Model) *model.Registry {
@@ -48,19 +73,19 @@ func TestMatrix(t *testing.T) {
 		api.TierDead:     {},
 	} {
 		for i, want := range row {
-			route := r.Candidates(tier, tasks[i], "")
+			route := pick(r, tier, tasks[i], "")
 			ceiling := want.cents * 10_000
 			if want.cents < 0 {
 				ceiling = model.Unlimited
 			}
-			if diff := cmp.Diff(want.models, ids(route.Models)); diff != "" {
+			if diff := cmp.Diff(want.models, ids(route)); diff != "" {
 				t.Errorf("%s/%s: models (-want +got):\n%s", tier, tasks[i], diff)
 			}
 			if route.MaxTokens != want.max || route.Ceiling != ceiling {
 				t.Errorf("%s/%s: got %d tokens, ceiling %d; want %d, %d", tier, tasks[i], route.MaxTokens, route.Ceiling, want.max, ceiling)
 			}
-			if (route.Why == "") != (len(want.models) > 0) {
-				t.Errorf("%s/%s: why %q", tier, tasks[i], route.Why)
+			if route.Served != (len(want.models) > 0) {
+				t.Errorf("%s/%s: served is %v", tier, tasks[i], route.Served)
 			}
 		}
 	}
@@ -85,13 +110,13 @@ func TestDisabledModelsAreSkipped(t *testing.T) {
 		{"both off", both, api.TierNormal, nil},
 		{"both off", both, api.TierLow, nil},
 	} {
-		route := c.r.Candidates(c.tier, api.TaskTurn, "")
-		if diff := cmp.Diff(c.want, ids(route.Models)); diff != "" {
+		route := pick(c.r, c.tier, api.TaskTurn, "")
+		if diff := cmp.Diff(c.want, ids(route)); diff != "" {
 			t.Errorf("%s, %s (-want +got):\n%s", c.name, c.tier, diff)
 		}
 	}
-	want := []model.Skipped{{ID: "gpt-5.2", Why: "disabled"}, {ID: "gpt-5-mini", Why: "disabled"}}
-	if diff := cmp.Diff(want, both.Candidates(api.TierNormal, api.TaskTurn, "").Skipped); diff != "" {
+	want := []string{"gpt-5.2: disabled", "gpt-5-mini: disabled"}
+	if diff := cmp.Diff(want, skipped(pick(both, api.TierNormal, api.TaskTurn, ""))); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
 	if m := get(t, r, "gpt-5.2"); m.Absent != "" {
@@ -117,9 +142,10 @@ func TestRequestedModel(t *testing.T) {
 		{"unknown to the registry", "gpt-9", api.TierLow, []string{"gpt-5-mini"}},
 		{"price unknown", "mystery", api.TierHigh, []string{"gpt-5.2", "gpt-5.3"}},
 		{"free is never too dear", "llama", api.TierCritical, []string{"llama", "gpt-5-mini"}},
-		{"a dead agent has no candidate", "llama", api.TierDead, nil},
+		{"free for a dead agent", "llama", api.TierDead, []string{"llama"}},
+		{"a dead agent pays for no model", "gpt-5-mini", api.TierDead, nil},
 	} {
-		if diff := cmp.Diff(c.want, ids(r.Candidates(c.tier, api.TaskTurn, c.requested).Models)); diff != "" {
+		if diff := cmp.Diff(c.want, ids(pick(r, c.tier, api.TaskTurn, c.requested))); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.name, diff)
 		}
 	}
@@ -132,35 +158,39 @@ func TestFallbacksComeLast(t *testing.T) {
 		model.Model{ID: "dear", Provider: "other", Known: true, InputPrice: 1, TierMinimum: api.TierHigh, Fallback: true},
 		model.Model{ID: "unpriced", Provider: "other", Fallback: true},
 	)
-	route := r.Candidates(api.TierCritical, api.TaskTurn, "")
-	if diff := cmp.Diff([]string{"gpt-5-mini", "sim"}, ids(route.Models)); diff != "" {
+	route := pick(r, api.TierCritical, api.TaskTurn, "")
+	if diff := cmp.Diff([]string{"gpt-5-mini", "sim"}, ids(route)); diff != "" {
 		t.Errorf("critical (-want +got):\n%s", diff)
 	}
-	want := []model.Skipped{{ID: "dear", Why: "needs tier high"}, {ID: "unpriced", Why: "price unknown"}}
-	if diff := cmp.Diff(want, route.Skipped); diff != "" {
+	want := []string{"dear: needs tier high", "unpriced: price unknown"}
+	if diff := cmp.Diff(want, skipped(route)); diff != "" {
 		t.Errorf("skipped (-want +got):\n%s", diff)
 	}
-	if got := ids(r.Candidates(api.TierCritical, api.TaskPlanning, "").Models); got != nil {
+	if got := ids(pick(r, api.TierCritical, api.TaskPlanning, "")); got != nil {
 		t.Errorf("a task that the tier does not serve: got %v, want none", got)
 	}
 }
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
-	route := model.Route{MaxTokens: 4096, Ceiling: 30_000}
-	for _, c := range []struct{ model, asked, want int64 }{
-		{0, 0, 4096},
-		{1000, 0, 1000},
-		{1000, 500, 500},
-		{0, 9000, 4096},
-		{0, -1, 4096},
+	for _, c := range []struct {
+		model, asked int64
+		task         api.Task
+		want         int64
+	}{
+		{0, 0, api.TaskTurn, 2048},
+		{1000, 0, api.TaskTurn, 1000},
+		{1000, 500, api.TaskTurn, 500},
+		{0, 9000, api.TaskTurn, 2048},
+		{0, -1, api.TaskTurn, 2048},
+		{0, 0, api.TaskPlanning, 2048}, // not served: the cell has no limit
+		{8000, 0, api.TaskPlanning, 2048},
 	} {
-		if got := route.Limit(model.Model{MaxOutput: c.model}, c.asked); got != c.want {
-			t.Errorf("model %d, asked %d: got %d, want %d", c.model, c.asked, got, c.want)
+		r := with(t, baseline(t), model.Model{ID: "free", Provider: "p", Known: true, MaxOutput: c.model})
+		route := choose(r, model.Query{Tier: api.TierCritical, Task: c.task, Model: "free", Output: c.asked, Budget: model.Unlimited})
+		if got := route.Candidates[0].Limit; got != c.want {
+			t.Errorf("model %d, asked %d, %s: got %d, want %d", c.model, c.asked, c.task, got, c.want)
 		}
-	}
-	if !route.Allows(30_000) || route.Allows(30_001) || !(model.Route{Ceiling: model.Unlimited}).Allows(1<<62) {
-		t.Error("the ceiling must be the last cost allowed, and -1 none")
 	}
 	m := model.Model{ContextWindow: 100}
 	if !m.Fits(80, 20) || m.Fits(81, 20) || !(model.Model{}).Fits(1<<40, 1) {
@@ -198,20 +228,14 @@ func TestRegistryOrder(t *testing.T) {
 	t.Parallel()
 	r := with(t, baseline(t), model.Model{ID: "gpt-5.3", Provider: "openai"}, model.Model{ID: "extra", Provider: "p"})
 	want := []string{"gpt-5.2", "gpt-5.3", "gpt-5-mini", "gpt-4.1", "gpt-4.1-mini", "gpt-4.1-nano", "extra"}
-	if diff := cmp.Diff(want, ids(r.All())); diff != "" {
+	var got []string
+	for _, m := range r.All() {
+		got = append(got, m.ID)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if m := get(t, r, "extra"); m.TokenParam != model.MaxTokens {
 		t.Errorf("default token parameter: got %q", m.TokenParam)
-	}
-}
-
-func BenchmarkCandidates(b *testing.B) {
-	r, err := model.NewRegistry(model.Baseline()...)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		r.Candidates(api.TierNormal, api.TaskTurn, "gpt-4.1")
 	}
 }

@@ -74,6 +74,7 @@ type EncodedPrompt struct {
 	Calls           bool // a message has tool calls
 	Offered         int  // number of tools
 	Tokens          int64
+	ToolTokens      int64 // of Tokens, of the tools
 }
 
 // Request is one call. Its prompt is in Messages and Tools, or in Raw.

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type modelCmd struct {
+	List  modelListCmd  `cmd:"" help:"List the models and their prices."`
+	Route modelRouteCmd `cmd:"" help:"Show which model a call would use, and why."`
+}
+
+type modelListCmd struct{}
+
+func (modelListCmd) Run(ctx context.Context, a *app) error {
+	return show(ctx, a, api.ListModels{}, func(w io.Writer, v api.Models) {
+		table(w, "MODEL\tPROVIDER\tIN/M\tOUT/M\tCONTEXT\tUSABLE", v.Models, api.Page{}, func(m api.Model) []any {
+			return []any{m.ID, m.Provider, m.InputPrice, m.OutputPrice, m.ContextWindow, yesOrWhy(m.Usable, m.Why)}
+		})
+		for _, f := range v.Faults {
+			fmt.Fprintf(w, "\nno list of models from %s\n", f)
+		}
+	})
+}
+
+type modelRouteCmd struct {
+	Agent        string `arg:"" optional:"" help:"The agent that would make the call; its tier, credits and model are used." predictor:"agent"`
+	Tier         string `help:"Use this tier instead of the agent's: high, normal, low_compute, critical or dead." enum:"high,normal,low_compute,critical,dead," default:""`
+	Task         string `help:"Purpose of the call: agent_turn, heartbeat_triage, safety_check, summarization or planning." enum:"agent_turn,heartbeat_triage,safety_check,summarization,planning" default:"agent_turn"`
+	Model        string `help:"Use this model as the preferred one instead of the agent's."`
+	PromptTokens int64  `help:"Tokens of the prompt, with its tools." default:"4000"`
+	Tools        int64  `help:"Tokens of the tools in the prompt; 0 is a prompt without tools." default:"2000"`
+	MaxTokens    int64  `help:"Output limit of the call; 0 is that of the routing matrix." default:"0"`
+	Explain      bool   `help:"Show all candidates, and why each of them is not used."`
+}
+
+func (c modelRouteCmd) Run(ctx context.Context, a *app) error {
+	if c.Agent == "" && c.Tier == "" {
+		return failure(api.Invalid, "neither an agent nor a tier is given", "name an agent, or a tier with --tier")
+	}
+	req := api.ExplainRoute{
+		Agent: strings.ToLower(c.Agent), Tier: api.Tier(c.Tier), Task: api.Task(c.Task), Model: c.Model,
+		PromptTokens: max(c.PromptTokens, c.Tools), ToolTokens: c.Tools, MaxTokens: c.MaxTokens,
+	}
+	if c.Agent != "" && c.Model == "" {
+		agent, err := ask[api.Agent](ctx, a, api.GetAgent{Agent: req.Agent})
+		if err != nil {
+			return err
+		}
+		req.Model = agent.Model
+	}
+	v, err := showAnswer(ctx, a, req, func(w io.Writer, v api.Route) {
+		fmt.Fprintf(w, "tier\t%s\ntask\t%s\nmodel\t%s\n", cmp.Or(string(v.Tier), "unknown"), v.Task, cmp.Or(v.Chosen, "-"))
+		if c.Explain {
+			explainRoute(w, v)
+		}
+	})
+	if err == nil && v.Chosen == "" {
+		err = failure(api.Unavailable, "no model can be used for this call", "see the reasons with --explain; anima model list shows all models")
+	}
+	return err
+}
+
+func explainRoute(w io.Writer, v api.Route) {
+	fmt.Fprintf(w, "output\t%s\nceiling\t%s\navailable\t%s\ntimeout\t%d s\n\n",
+		orNone(v.MaxTokens, 0, "not served"), orNone(v.Ceiling, -1, "none"), orNone(v.Available, -1, "not considered"), v.TimeoutMS/1000)
+	table(w, "MODEL\tPROVIDER\tOUTPUT\tAT MOST\tUSED", v.Candidates, api.Page{}, func(m api.Candidate) []any {
+		used := yesOrWhy(m.Usable, m.Why)
+		switch {
+		case !m.Usable:
+		case m.Model != v.Chosen:
+			used = "if the ones before fail"
+		case m.Fewer:
+			used = "yes, with a lower output limit"
+		case m.WithoutTools:
+			used = "yes, without tools"
+		}
+		return []any{m.Model, cmp.Or(m.Provider, "-"), m.MaxTokens, m.Cost, used}
+	})
+}
+
+// orNone returns v as a text, or word if v is none.
+func orNone[T comparable](v, none T, word string) string {
+	if v == none {
+		return word
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,129 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// route selects the candidates for a call. If none is usable, and either a list could not
+// be read or no model can be called, it reads the lists and selects again: a server may
+// have started since.
+func (h *handlers) route(ctx context.Context, q model.Query, route *model.Route) {
+	h.models.Registry().Select(h.models.Matrix(), q, route)
+	if !route.Usable() && (len(h.models.faults()) > 0 || !h.models.usable()) {
+		h.models.refreshFor(ctx)
+		h.models.Registry().Select(h.models.Matrix(), q, route)
+	}
+}
+
+// explainRoute answers with the selection for a call that is not made. It does not read the
+// lists of models again.
+func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Route, error) {
+	q := model.Query{
+		Tier: m.Tier, Task: cmp.Or(m.Task, api.TaskTurn), Model: m.Model, Prompt: max(0, m.PromptTokens-m.ToolTokens), Tools: m.ToolTokens,
+		Output: m.MaxTokens, Budget: model.Unlimited, Configured: h.models.configured,
+	}
+	switch {
+	case !slices.Contains(api.Tasks(), q.Task):
+		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a task: the tasks are %v", q.Task, api.Tasks())
+	case m.Tier != api.TierUnknown && !slices.Contains(api.Tiers(), m.Tier):
+		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a tier: the tiers are %v", m.Tier, api.Tiers())
+	case min(m.PromptTokens, m.ToolTokens, m.MaxTokens) < 0:
+		return api.Route{}, api.Errorf(api.Invalid, "a number of tokens cannot be negative")
+	}
+	if m.Agent != "" {
+		funds, err := bus.Call[api.Balance](ctx, h.bus, api.GetBalance{Agent: m.Agent})
+		if err != nil {
+			return api.Route{}, err
+		}
+		q.Tier, q.Budget = cmp.Or(q.Tier, funds.Tier), max(0, int64(funds.Available))
+	}
+	var route model.Route
+	h.models.Registry().Select(h.models.Matrix(), q, &route)
+	return explained(&route), nil
+}
+
+func explained(route *model.Route) api.Route {
+	out := api.Route{
+		Tier: route.Tier, Task: route.Task, MaxTokens: route.MaxTokens, Ceiling: api.Micros(route.Ceiling), Available: api.Micros(route.Budget),
+		TimeoutMS: route.Timeout.Milliseconds(), Candidates: []api.Candidate{},
+	}
+	for i := range route.Candidates {
+		c := &route.Candidates[i]
+		row := api.Candidate{Model: c.ID, Usable: c.Reason == model.Usable, Why: route.Why(c), MaxTokens: c.Limit, Fewer: c.Fewer, WithoutTools: c.Without}
+		if c.Model != nil {
+			row.Provider = c.Model.Provider
+			if c.Model.Known {
+				row.Cost = min(api.Micros(c.Most), api.MaxMicros)
+			}
+		}
+		if row.Usable && out.Chosen == "" {
+			out.Chosen = c.ID
+		}
+		out.Candidates = append(out.Candidates, row)
+	}
+	return out
+}
+
+// query returns what the selection for the call depends on. The available credits are not
+// known here: treasury refuses a hold that exceeds them.
+func (c *callState) query() model.Query {
+	q := model.Query{
+		Tier: c.req.Tier, Task: c.req.Task, Model: c.req.Model, Output: c.req.MaxTokens, Budget: model.Unlimited, Configured: c.h.models.configured,
+	}
+	if c.req.raw != nil {
+		q.Tools = c.req.raw.ToolTokens
+		q.Prompt = c.req.raw.Tokens - q.Tools
+		return q
+	}
+	q.Prompt = provider.Request{Messages: c.req.Messages}.Estimate()
+	q.Tools = provider.ToolTokens(c.req.Tools)
+	return q
+}
+
+// degrade lowers the output limit of the models for which treasury refused the hold, so
+// that the call fits the available credits. It returns false if no model is left for which
+// that is possible.
+func (c *callState) degrade() bool {
+	found := false
+	for _, m := range c.models {
+		if !m.denied {
+			continue
+		}
+		m.denied = false
+		if limit := model.Lower(m.limit); limit < m.limit {
+			m.tokens -= m.limit - limit
+			m.limit, m.ask.MaxTokens, m.most = limit, limit, api.Micros(m.model.Most(2*m.ask.Estimate(), limit))
+			m.excluded, found = false, true
+		}
+	}
+	return found
+}
+
+// refusal returns the error of the first candidate that was refused by its window or the
+// ceiling; nil if there is none.
+func refusal(route *model.Route) error {
+	for i := range route.Candidates {
+		switch c := &route.Candidates[i]; c.Reason {
+		case model.TooLong:
+			return &api.Error{
+				Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", c.Prompt, c.ID),
+				Next: "shorten the conversation or use a model with a larger window",
+			}
+		case model.OverCeiling:
+			return &api.Error{
+				Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", c.ID, api.Micros(c.Most)),
+				Next: "fund the agent, or shorten its prompt",
+			}
+		}
+	}
+	return nil
+}
