@@ -12,7 +12,6 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/wait"
 
-	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -58,9 +57,7 @@ type callState struct {
 	last        error      // error of the latest failed attempt
 	lasting     error      // the first error that a retry of the same model does not fix
 	limited     error      // the rates of a provider do not allow a call yet
-	called      []string   // providers that were called for this request
-	failing     []string   // of them, those of which a further attempt is a retry
-	denied      bool       // a retry was denied by the budget of its provider
+	budgets     budgets
 
 	rerouted bool // the models were chosen a second time
 	answered bool // a model has answered: later errors are not the model's, and no other model is called
@@ -83,9 +80,8 @@ type candidate struct {
 	notBefore  time.Time // not called before this time
 	retryFirst bool      // retried before the other candidates
 	excluded   bool      // not called any more
-	paid       bool      // the budget has admitted the attempt
-	permit     health.Permit
 	denied     bool      // treasury refused the hold
+	permission
 }
 
 // complete makes one paid model call. It looks for a stored answer; if there is none,
@@ -288,14 +284,9 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	c.last = failure
 	r := remedyOf(e)
 	m.failures++
-	wait := jitter(firstWait << min(m.failures-1, 5))
-	if e.RetryAfter > 0 {
-		wait = max(wait, e.RetryAfter+jitter(firstWait))
-	}
+	wait := retryWait(m.failures, e.RetryAfter)
 	m.retryFirst = r.sameModel && m.failures == 1 && e.RetryAfter <= retrySameWait
-	if r.transient {
-		c.failing = append(c.failing, m.provider.Name())
-	}
+	c.budgets.note(m.provider.Name(), r.transient)
 	for _, other := range c.models {
 		if other != m && (r.otherModels || other.provider.Name() != m.provider.Name()) {
 			continue
@@ -322,20 +313,3 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 
 // isLastAttempt reports whether the present attempt is the last one.
 func (c *callState) isLastAttempt() bool { return c.tries+1 >= c.h.limits.attempts }
-
-// finalError returns the error of a call that no model answered. An error of a model takes
-// precedence over the reason why a model was not called.
-func (c *callState) finalError() error {
-	if err := cmp.Or(c.lasting, refusal(&c.route)); err != nil {
-		return err
-	}
-	return noModel(c.req.Complete, &c.route, c.h.models.faults())
-}
-
-// retryLater returns the error for a wait that is longer than maxWait or ends after the
-// deadline; it gives the caller the wait as RetryAfter.
-func retryLater(last error, wait time.Duration) error {
-	w := *api.Wire(last)
-	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
-	return &w
-}

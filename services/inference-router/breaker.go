@@ -19,6 +19,26 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
+// permission is what a candidate needs for its next attempt.
+type permission struct {
+	paid   bool // the budget of its provider has admitted it
+	permit health.Permit
+}
+
+// budgets is the use that one request makes of the budgets of retries.
+type budgets struct {
+	called  []string // providers
+	failing []string // of them, those of which a further attempt is a retry
+	denied  bool     // a retry was denied
+}
+
+// note notes that an attempt at a provider failed, for a transient cause or a lasting one.
+func (b *budgets) note(provider string, transient bool) {
+	if transient {
+		b.failing = append(b.failing, provider)
+	}
+}
+
 func (m *candidate) route() health.Route {
 	return health.Route{Provider: m.provider.Name(), Model: m.model.ID}
 }
@@ -69,12 +89,12 @@ func (c *callState) spend(m *candidate) bool {
 	if m.paid {
 		return true
 	}
-	if !slices.Contains(c.called, name) {
-		c.called = append(c.called, name)
+	if !slices.Contains(c.budgets.called, name) {
+		c.budgets.called = append(c.budgets.called, name)
 		c.h.health.Call(name)
 	}
-	if slices.Contains(c.failing, name) && !c.h.health.Retry(name) {
-		c.denied = true
+	if slices.Contains(c.budgets.failing, name) && !c.h.health.Retry(name) {
+		c.budgets.denied = true
 		for _, other := range c.models {
 			other.excluded = other.excluded || other.provider.Name() == name
 		}
@@ -98,7 +118,7 @@ func (c *callState) unavailable() error {
 	switch {
 	case first != nil:
 		return retryLater(first.pause(), after)
-	case c.denied:
+	case c.budgets.denied:
 		err := *api.Wire(c.last)
 		err.Message += "; not repeated, because too many calls to the provider have failed"
 		return retryLater(&err, max(firstWait, time.Duration(err.RetryAfter)*time.Millisecond))
@@ -154,6 +174,16 @@ func resultOf(res provider.Response, err error, took time.Duration) (health.Resu
 	default:
 	}
 	return health.Answered, e.RetryAfter
+}
+
+// retryWait returns the wait before a model is called again that has failed a number of
+// times, and whose provider asks for a wait, 0 for none.
+func retryWait(failures int, asked time.Duration) time.Duration {
+	wait := jitter(firstWait << min(failures-1, 5))
+	if asked > 0 {
+		wait = max(wait, asked+jitter(firstWait))
+	}
+	return wait
 }
 
 // jitter returns a random duration below most, so that the calls that failed together are

@@ -1,9 +1,13 @@
 package router_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -193,13 +197,13 @@ func TestRefusalsKeepTheBreakerClosed(t *testing.T) {
 				return true
 			})
 			w := start(t, p, nil)
-			for i := 0; p.calls.Load() < refused; i++ {
+			for i := range refused {
 				if _, _, err := ask(t, w.Bus, request(fmt.Sprintf("no-%d", i), "hello")); err == nil {
 					t.Fatal("got an answer")
 				}
 			}
-			if c, _, err := ask(t, w.Bus, request("yes", "hello")); err != nil || c.Text == "" {
-				t.Errorf("got %+v, %v; want an answer", c, err)
+			if c, _, err := ask(t, w.Bus, request("yes", "hello")); err != nil || c.Text == "" || p.calls.Load() != refused+1 {
+				t.Errorf("got %+v, %v after %d attempts; want an answer after %d", c, err, p.calls.Load(), refused+1)
 			}
 		})
 	}
@@ -221,5 +225,89 @@ func TestTransportSendsOnce(t *testing.T) {
 	}
 	if c, _, err := ask(t, w.Bus, request("once", "hello")); err == nil || p.calls.Load() != 2 {
 		t.Errorf("got %+v, %v after %d requests in all, want an error after 2", c, err, p.calls.Load())
+	}
+}
+
+// showsOpen reports whether the metrics of a router show an open breaker.
+func showsOpen(t *testing.T, w *apptest.World) bool {
+	t.Helper()
+	res, err := http.Get(w.Ops + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := io.ReadAll(res.Body)
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return regexp.MustCompile(`(?m)^anima_inference_breaker\{.*gen_ai_request_model="m".*\} 2$`).Match(page)
+}
+
+// TestRoutersShareTheirHealth runs two routers on one NATS server: after the failures of
+// calls at one of them, the other one refuses a call without an attempt, with status 503
+// and the time to wait, and answers again when the model does.
+func TestRoutersShareTheirHealth(t *testing.T) {
+	t.Parallel()
+	var up atomic.Bool
+	p := failing(t, func(_ int64, out raw) bool {
+		if !up.Load() {
+			out.fail(503, "down")
+		}
+		return !up.Load()
+	})
+	server, data := apptest.Server(t), t.TempDir()
+	router := func() *apptest.World {
+		return apptest.Start(t, apptest.Options{Server: server, Data: data, Env: map[string]string{
+			"OPENAI_BASE_URL": p.url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000", "ANIMA_INFERENCE_ROUTER_BREAKER": "10s",
+		}}, router.Service)
+	}
+	one, two := withBalances(t, router()), router()
+	post := func(w *apptest.World) (status int, after string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.HTTP+"/v1/chat/completions",
+			strings.NewReader(`{"model":"m","user":"lucky","messages":[{"role":"user","content":"hello"}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+w.Token)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		return res.StatusCode, res.Header.Get("Retry-After")
+	}
+	for range health.MaxFailures { // some of them are repeated
+		if status, _ := post(one); status != http.StatusServiceUnavailable {
+			t.Fatalf("got status %d while the provider is down", status)
+		}
+	}
+	late := time.After(30 * time.Second)
+	for again := time.Tick(time.Millisecond); !showsOpen(t, two); {
+		select {
+		case <-again:
+		case <-late:
+			t.Fatal("the other router does not report an open breaker")
+		}
+	}
+	status, after := post(two)
+	if n, err := strconv.Atoi(after); status != http.StatusServiceUnavailable || err != nil || n < 1 || n > 10 {
+		t.Errorf("the other router: got status %d, Retry-After %q; want 503 and up to 10 s", status, after)
+	}
+	if got := p.calls.Load(); got != health.MaxFailures {
+		t.Errorf("%d attempts, want %d, all by the first router", got, health.MaxFailures)
+	}
+	up.Store(true)
+	late = time.After(30 * time.Second)
+	for again := time.Tick(50 * time.Millisecond); ; {
+		if status, _ = post(two); status == http.StatusOK {
+			break
+		}
+		select {
+		case <-again:
+		case <-late:
+			t.Fatalf("after the outage: got status %d", status)
+		}
+	}
+	if status, _ = post(one); status != http.StatusOK {
+		t.Errorf("the first router after the recovery: got status %d", status)
 	}
 }

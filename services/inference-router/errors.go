@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -93,6 +94,23 @@ func attemptsExhausted(last error, tries int, run bool) *api.Error {
 		out.Reason = api.ReasonTimeout
 	}
 	return out
+}
+
+// finalError returns the error of a call that no model answered. An error of a model takes
+// precedence over the reason why a model was not called.
+func (c *callState) finalError() error {
+	if err := cmp.Or(c.lasting, refusal(&c.route)); err != nil {
+		return err
+	}
+	return noModel(c.req.Complete, &c.route, c.h.models.faults())
+}
+
+// retryLater returns the error for a wait that is longer than maxWait or ends after the
+// deadline; it gives the caller the wait as RetryAfter.
+func retryLater(last error, wait time.Duration) error {
+	w := *api.Wire(last)
+	w.Reason, w.RetryAfter = api.ReasonProvider, max(1, wait.Milliseconds())
+	return &w
 }
 
 // retryNote returns the note about a call that is repeated.

@@ -94,7 +94,11 @@ func (h *routeHealth) end(p *health.Permit, result health.Result, wait time.Dura
 		return
 	}
 	s := h.State(p.Route)
-	h.log.Info("health of a model changed", "provider", p.Route.Provider, "model", p.Route.Model, "breaker", s.Phase(now).String(), "pause", max(0, s.NotBefore.Sub(now)))
+	level := slog.LevelInfo
+	if s.Phase(now) == health.Open {
+		level = slog.LevelWarn
+	}
+	h.log.Log(context.Background(), level, "health of a model changed", "provider", p.Route.Provider, "model", p.Route.Model, "breaker", s.Phase(now).String(), "pause", max(0, s.NotBefore.Sub(now)))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changed = append(h.changed, p.Route)
