@@ -22,14 +22,14 @@ func Do(ctx context.Context, p Point, f func(context.Context) error) error {
 	mode, linger := trigger.pass(p)
 	switch mode {
 	case Before:
-		die(linger)
+		kill(linger)
 	case Stop:
 		halt()
 	}
 	err := f(ctx)
 	switch mode {
 	case After:
-		die(linger)
+		kill(linger)
 	case Timeout:
 		return late(p)
 	}
@@ -137,7 +137,7 @@ func note(path string, p Point) {
 	}
 }
 
-func die(linger time.Duration) {
+func kill(linger time.Duration) {
 	time.Sleep(linger)
 	_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
 	select {}

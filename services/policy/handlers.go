@@ -45,7 +45,7 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 		return api.Decision{}, err
 	}
 	d, err := failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
-		return h.record(ctx, h.judge(ctx, m, hash), m.Run)
+		return h.record(ctx, h.decide(ctx, m, hash), m.Run)
 	})
 	if err != nil {
 		return d, err
@@ -84,7 +84,7 @@ func (h *handlers) checkCall(ctx context.Context, m api.CheckCall) (api.Decision
 	if err != nil {
 		return api.Decision{}, err
 	}
-	d := h.judge(ctx, m.Evaluate, hash)
+	d := h.decide(ctx, m.Evaluate, hash)
 	d.ID = ""
 	return d, nil
 }
@@ -100,9 +100,9 @@ func check(m api.Evaluate) (string, error) {
 	return api.ArgsHash(m.Args)
 }
 
-// judge evaluates a call with all rules. It returns no error: if the history of a
+// decide evaluates a call with all rules. It returns no error: if the history of a
 // rate-limited tool cannot be read, Facts is nil and the rate rules deny the call.
-func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string) api.Decision {
+func (h *handlers) decide(ctx context.Context, m api.Evaluate, hash string) api.Decision {
 	began := h.now()
 	in := rule.Input{Evaluate: m}
 	if window := h.engine.Window(m.Tool); window > 0 {

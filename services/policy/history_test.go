@@ -34,7 +34,7 @@ func TestUnreadableHistoryIsNotNone(t *testing.T) {
 		"send_message":  `{"to_address":"0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed","content":"hi"}`,
 		"edit_own_file": `{"path":"notes.md","content":"x","description":"a note"}`,
 	} {
-		d := h.judge(t.Context(), api.Evaluate{
+		d := h.decide(t.Context(), api.Evaluate{
 			Agent: "lucky", Session: "lucky-main", Run: "r", Turn: "r.1", Tool: tool, Args: json.RawMessage(args),
 			By: api.Principal{Kind: api.Creator}, Workspace: "/data/lucky", Tools: []string{tool},
 		}, "hash")

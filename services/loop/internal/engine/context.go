@@ -98,7 +98,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 	status := prompt.Status(prompt.State{Tier: s.tier, Funds: s.funds, Model: s.agent.Model, Began: s.cmd.AcceptedAt})
 	first := ""
 	if s.agent.Turns == 0 && s.total == 0 { // Turns was read when the run began
-		first = prompt.Born(cmp.Or(s.agent.Message, s.agent.Description))
+		first = prompt.FirstTurn(cmp.Or(s.agent.Message, s.agent.Description))
 	}
 	if e.Recorded != nil {
 		e.Recorded.Surround(&m.in)

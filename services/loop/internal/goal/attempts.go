@@ -10,7 +10,7 @@ func (s *State) Claim(task string, number int, at int64) error {
 	if s.Status != api.GoalActive || t == nil || t.Status != api.TaskAssigned || t.Attempt != number {
 		return stale("attempt %d at task %s is out of date", number, task)
 	}
-	if s.dear(t) { // a run whose deadline passed may have ended, with its cost, after this attempt was queued
+	if s.overBudget(t) { // a run whose deadline passed may have ended, with its cost, after this attempt was queued
 		s.failed(t, reasonCode(api.ReasonCostCap)+": it has cost "+s.SpentOn(t.ID).String()+" before this attempt", false, at)
 		return nil
 	}
@@ -57,7 +57,7 @@ func (s *State) FailTask(run, code, text string, retry bool, at int64) error {
 
 func (s *State) failed(t *Task, why string, retry bool, at int64) {
 	t.Deadline, t.Error = 0, why
-	if retry && t.Retries < t.MaxRetries && !s.dear(t) {
+	if retry && t.Retries < t.MaxRetries && !s.overBudget(t) {
 		t.Retries++
 		t.Status = s.open(t)
 		return
@@ -72,8 +72,8 @@ func (s *State) failed(t *Task, why string, retry bool, at int64) {
 	}
 }
 
-// dear reports whether a task has reached the cost at which it is not retried.
-func (s *State) dear(t *Task) bool { return t.Estimate > 0 && s.left(t) == 0 }
+// overBudget reports whether a task has reached the cost at which it is not retried.
+func (s *State) overBudget(t *Task) bool { return t.Estimate > 0 && s.left(t) == 0 }
 
 // left returns the cost at which a task's next run ends: the least amount that breaches
 // the task's estimate, without what was spent. It is 0 if nothing is left, and also for a

@@ -66,13 +66,13 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 	}
 	switch s.Phase() {
 	case api.PhaseClassifying:
-		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.classify(ctx, &s, try) })
+		err = o.withLease(ctx, &s, func(ctx context.Context) error { return o.classify(ctx, &s, try) })
 	case api.PhasePlanning, api.PhaseReplanning:
-		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.plan(ctx, &s, try) })
+		err = o.withLease(ctx, &s, func(ctx context.Context) error { return o.plan(ctx, &s, try) })
 	case api.PhaseReview:
 		err = o.review(ctx, &s)
 	case api.PhaseCancelled: // the replica that calls the model holds the lease until it has the answer
-		err = o.alone(ctx, &s, func(ctx context.Context) error { return o.lateCost(ctx, &s) })
+		err = o.withLease(ctx, &s, func(ctx context.Context) error { return o.lateCost(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
 	if code := api.CodeOf(err); code == api.Invalid || code == api.Denied { // a retry would fail again
@@ -91,9 +91,9 @@ func (o *Orchestrator) done(_ State, err error) error {
 	return err
 }
 
-// alone executes a step that calls a model, in one replica at a time. It reads the goal
+// withLease executes a step that calls a model, in one replica at a time. It reads the goal
 // again, because the previous holder of the lease may have completed the step.
-func (o *Orchestrator) alone(ctx context.Context, s *State, f func(context.Context) error) error {
+func (o *Orchestrator) withLease(ctx context.Context, s *State, f func(context.Context) error) error {
 	return o.Lease(ctx, api.LeaseKey("goal."+s.ID), func(ctx context.Context) error {
 		now, err := o.Store.Goal(ctx, s.ID)
 		if err != nil {
@@ -164,7 +164,7 @@ func (o *Orchestrator) Ended(ctx context.Context, run, session string, said Outc
 		if _, err := s.held(run); err != nil {
 			return nil //nolint:nilerr // its task has ended already; the cost of the run is stored
 		}
-		result, code, text, retry := Judge(out)
+		result, code, text, retry := ResultOf(out)
 		if code == "" {
 			return s.Complete(run, result, "", at)
 		}
@@ -172,10 +172,10 @@ func (o *Orchestrator) Ended(ctx context.Context, run, session string, said Outc
 	}))
 }
 
-// Judge derives the result of a task from the outcome of its run, or the code and text of
+// ResultOf derives the result of a task from the outcome of its run, or the code and text of
 // its failure and whether to retry. A run whose last turn made tool calls, or that has no
 // response, failed (docs/reference/goals.md, missing outcome).
-func Judge(o Outcome) (result, code, text string, retry bool) {
+func ResultOf(o Outcome) (result, code, text string, retry bool) {
 	switch {
 	case !o.Success && o.Reason == api.ReasonCancelled:
 		return "", "CANCELLED", o.Error, false

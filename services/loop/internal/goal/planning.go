@@ -23,13 +23,13 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 	}}, func(api.Delta) {})
 }
 
-// mayPass reports whether the error of a model call is temporary and the call is to be
+// retryable reports whether the error of a model call is temporary and the call is to be
 // tried again.
-func mayPass(ctx context.Context, err error, try int) bool {
+func retryable(ctx context.Context, err error, try int) bool {
 	if ctx.Err() != nil {
 		return true // this replica exits, or its lease expired
 	}
-	return try < patience && !lasts(err) && mayBeTemporary(err)
+	return try < patience && !persists(err) && mayBeTemporary(err)
 }
 
 // mayBeTemporary reports whether a repeated request may succeed.
@@ -38,8 +38,8 @@ func mayBeTemporary(err error) bool {
 	return code == api.Unavailable || code == api.Internal || code == api.Conflict
 }
 
-// lasts reports whether an error will probably persist for the next tries.
-func lasts(err error) bool {
+// persists reports whether an error will probably persist for the next tries.
+func persists(err error) bool {
 	switch api.ReasonOf(err) {
 	case api.ReasonNoModel, api.ReasonAuth, api.ReasonQuota, api.ReasonEndpoint, api.ReasonAttempts, api.ReasonTimeout:
 		return true
@@ -51,7 +51,7 @@ func lasts(err error) bool {
 // the model gives no estimate. A goal of a few steps gets a plan of one task.
 func (o *Orchestrator) classify(ctx context.Context, s *State, try int) error {
 	c, err := o.ask(ctx, s, classifyID(s.ID), api.TaskSummary, s.classifyPrompt())
-	if err != nil && mayPass(ctx, err, try) {
+	if err != nil && retryable(ctx, err, try) {
 		return err
 	}
 	steps, ok := parseSteps(c.Text)
@@ -88,7 +88,7 @@ func (o *Orchestrator) plan(ctx context.Context, s *State, try int) error {
 	}
 	last := s.Version
 	answer, err := o.ask(ctx, s, planID(s.ID, last+1), api.TaskPlanning, s.planPrompt(c))
-	if err != nil && mayPass(ctx, err, try) {
+	if err != nil && retryable(ctx, err, try) {
 		return err
 	}
 	draft, source := Draft{}, "planner"

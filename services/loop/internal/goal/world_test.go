@@ -748,9 +748,9 @@ func TestReview(t *testing.T) {
 	}
 }
 
-// TestJudge checks the result of a task by the outcome of its run
+// TestResultOf checks the result of a task by the outcome of its run
 // (docs/reference/goals.md, unguarded worker).
-func TestJudge(t *testing.T) {
+func TestResultOf(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		o     goal.Outcome
@@ -771,7 +771,7 @@ func TestJudge(t *testing.T) {
 		{goal.Outcome{Code: api.Denied, Reason: api.ReasonCancelled}, "CANCELLED", false},
 		{goal.Outcome{Code: api.Invalid, Reason: api.ReasonTooLong}, "CONTEXT_TOO_LONG", false},
 	} {
-		result, code, _, retry := goal.Judge(tt.o)
+		result, code, _, retry := goal.ResultOf(tt.o)
 		if code != tt.code || retry != tt.retry || (result != "") != (tt.code == "") {
 			t.Errorf("%+v: %q, %s, retry %t; want %s, retry %t", tt.o, result, code, retry, tt.code, tt.retry)
 		}

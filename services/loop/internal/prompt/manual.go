@@ -133,8 +133,8 @@ func Status(s State) string {
 		tier, credits, flat(model, 80), time.UnixMicro(s.Began).UTC().Format(time.RFC3339))
 }
 
-// Born returns the input of an agent's first turn, with its creator's text.
-func Born(words string) string {
+// FirstTurn returns the input of an agent's first turn, with its creator's text.
+func FirstTurn(words string) string {
 	text := "## Your first turn\nRead your genesis prompt, look at your tools, and begin with what was asked. " +
 		"Then decide how you will earn money, and write it down."
 	if words != "" {

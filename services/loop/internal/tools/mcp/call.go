@@ -60,7 +60,7 @@ func (m *Manager) call(ctx context.Context, c engine.Call, server string, o offe
 			case <-l.gone:
 			case <-ctx.Done():
 			}
-			m.relent(l.key)
+			m.resetBackoff(l.key)
 			continue
 		}
 		return engine.Output{}, l.failure(ctx, err)

@@ -81,7 +81,7 @@ func (m *Manager) install(ctx context.Context, c engine.Call, a catalog.Args) (e
 	if s, err = m.registry.get(c.Agent.ID, s.Name); err != nil { // in the form that later turns compare with
 		return engine.Output{}, err
 	}
-	m.relent(key{c.Agent.ID, s.Name})
+	m.resetBackoff(key{c.Agent.ID, s.Name})
 	l, err := m.link(ctx, c.Agent, s)
 	if err == nil {
 		err = l.wait(ctx)

@@ -262,8 +262,8 @@ func (m *Manager) retire(l *link) {
 	l.retire(errRetired)
 }
 
-// relent resets the backoff of a server.
-func (m *Manager) relent(k key) {
+// resetBackoff resets the backoff of a server.
+func (m *Manager) resetBackoff(k key) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.rests, k)
