@@ -123,5 +123,5 @@ type RouteHealth struct {
 	ProbeUntil int64  `json:"probeUntil,omitempty"` // until then one replica has the probe of a half-open breaker
 	NotBefore  int64  `json:"notBefore,omitempty"`
 	Cause      string `json:"cause,omitempty"` // why the attempt failed that led to this state, safe to show
-	By         string `json:"by"` // the owner that stored it
+	By         string `json:"by"`              // the owner that stored it
 }

@@ -296,18 +296,17 @@ func TestRoutersShareTheirHealth(t *testing.T) {
 		t.Errorf("%d attempts, want %d, all by the first router", got, health.MaxFailures)
 	}
 	up.Store(true)
-	late = time.After(30 * time.Second)
-	for again := time.Tick(50 * time.Millisecond); ; {
-		if status, _ = post(two); status == http.StatusOK {
-			break
+	for _, w := range []*apptest.World{two, one} { // the state of a probe takes a moment to arrive
+		late = time.After(30 * time.Second)
+		for again := time.Tick(50 * time.Millisecond); ; {
+			if status, _ = post(w); status == http.StatusOK {
+				break
+			}
+			select {
+			case <-again:
+			case <-late:
+				t.Fatalf("after the outage: got status %d", status)
+			}
 		}
-		select {
-		case <-again:
-		case <-late:
-			t.Fatalf("after the outage: got status %d", status)
-		}
-	}
-	if status, _ = post(one); status != http.StatusOK {
-		t.Errorf("the first router after the recovery: got status %d", status)
 	}
 }

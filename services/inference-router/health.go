@@ -58,18 +58,25 @@ func (h *routeHealth) begin(ctx context.Context, r health.Route) (health.Permit,
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	e, err := h.bucket.Get(ctx, api.HealthKey(r.Provider, r.Model))
-	if err == nil && !h.mayProbe(r, e) {
-		h.apply(e)
+	err := error(nil)
+	for range storeTries {
+		var e bus.Entry[api.RouteHealth]
+		e, err = h.bucket.Get(ctx, api.HealthKey(r.Provider, r.Model))
+		if err == nil && !h.mayProbe(r, e) {
+			h.apply(e)
+			return health.Permit{}, false
+		}
+		if err == nil || api.CodeOf(err) == api.NotFound {
+			err = h.write(ctx, r, e.Revision)
+		}
+		if api.CodeOf(err) != api.Conflict {
+			break
+		}
+	}
+	switch {
+	case api.CodeOf(err) == api.Conflict: // another replica has the probe, and the watch applies its claim
 		return health.Permit{}, false
-	}
-	if err == nil || api.CodeOf(err) == api.NotFound {
-		err = h.write(ctx, r, e.Revision)
-	}
-	if api.CodeOf(err) == api.Conflict { // another replica has claimed the probe, and the watch applies its claim
-		return health.Permit{}, false
-	}
-	if err != nil {
+	case err != nil:
 		h.log.WarnContext(ctx, "probe not claimed, probing without the other replicas", "provider", r.Provider, "model", r.Model, "err", err)
 	}
 	return p, true
