@@ -137,6 +137,9 @@ type HoldState struct {
 	Settled   Micros     `json:"settled,omitempty"`
 	Available Micros     `json:"available"` // of the account, after the change
 	Tier      Tier       `json:"tier"`
+	// ExpiresAt is that of the request that made the hold, which tells it from a repeated
+	// one. 0: unknown, from an earlier release.
+	ExpiresAt int64 `json:"expiresAt,omitempty"`
 }
 
 // ListHolds requests [Holds]; Agent "" means all agents, Status "" means active. Limit

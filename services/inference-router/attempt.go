@@ -29,7 +29,7 @@ const finishTimeout = 10 * time.Second
 func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completion, err error) {
 	hold := ""
 	if m.most > 0 {
-		if hold, err = m.reserve(ctx, c.tries > 0 || c.failedCost > 0); err != nil {
+		if hold, err = m.reserve(ctx, c); err != nil {
 			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
 			return answer, err
 		}
@@ -180,10 +180,10 @@ func (m *candidate) billed(res provider.Response, cause error, sent bool) provid
 }
 
 // fail stores a failed attempt and ends its hold. What the provider bills of it is
-// settled. After a crash before the row is stored, the attempt is not counted, and its
-// hold expires or is used by the next attempt. After a crash between the row and the end
-// of the hold, [candidate.reserve] or [handlers.settleLeftovers] ends the hold with the
-// cost in the row.
+// settled. After a crash before the row is stored, [candidate.lose] ends the hold when the
+// call is made again; else it expires. After a crash between the row and the end of the
+// hold, [candidate.reserve] or [handlers.settleLeftovers] ends the hold with the cost in
+// the row.
 func (m *candidate) fail(ctx context.Context, c *callState, hold string, used provider.Usage, took time.Duration, cause error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
@@ -192,17 +192,22 @@ func (m *candidate) fail(ctx context.Context, c *callState, hold string, used pr
 		Call: m.row(ctx, used, took), Run: m.req.Run, Kind: string(kind), Counts: kind != provider.Canceled && kind != provider.Superseded,
 		Message: cause.Error(), Hold: hold,
 	}
+	m.endAttempt(ctx, c, f)
+}
+
+// endAttempt stores a failed attempt, counts it and ends its hold.
+func (m *candidate) endAttempt(ctx context.Context, c *callState, f sqlstore.FailedAttempt) {
 	n, err := m.h.store.RecordFailure(ctx, f)
 	if err != nil {
 		m.h.log.WarnContext(ctx, "failed attempt not recorded", "call", m.req.ID, "err", err)
 		n = sqlstore.FailureCounts{Call: c.tries + 1, Run: c.runFailures, Cost: c.failedCost + f.Call.Cost}
 	}
 	c.tries, c.runFailures, c.failedCost = n.Call, n.Run, n.Cost
-	if hold == "" {
+	if f.Hold == "" {
 		return
 	}
 	if err := m.h.endFailed(ctx, f); err != nil {
-		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", hold, "err", err)
+		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", f.Hold, "err", err)
 		m.h.signalUnsettled()
 	}
 }
@@ -210,68 +215,86 @@ func (m *candidate) fail(ctx context.Context, c *callState, hold string, used pr
 // maxHolds is how many holds one call may have; callers give up earlier.
 const maxHolds = 32
 
-// reserve holds the credits of an attempt and returns the id of the hold. An earlier try
-// of the same call may have left a hold under the same id. If that hold is active, it is
-// used. If it has ended, reserve continues with the next id. If it has another amount, it
-// was made for another prompt: reserve releases it and continues with the next id.
+// reserve holds the credits of an attempt and returns the id of the hold. Each attempt has
+// a hold of its own. If a hold with the id exists, an earlier try of the call made it. If
+// it has ended, reserve continues with the next id. If it is active, reserve ends it as
+// that of a lost attempt and continues with the next id; see [candidate.lose]. A hold
+// that this process asked for without an answer, so that no call was made on it, is used.
 //
-// tried says that the call has failed attempts. Then an active hold may belong to a
-// failed attempt whose hold was not ended. reserve ends such a hold as
-// [handlers.endFailed] does and continues with the next id, because that hold pays for
-// the partial answer of that attempt.
+// A treasury of the release before does not tell when a hold was made. Then an active hold
+// is used unless it belongs to a failed attempt.
 //
 // reserve ignores the cancellation of ctx: treasury may have made the hold already, and
 // without its id it would not be released.
-func (m *candidate) reserve(ctx context.Context, tried bool) (string, error) {
+func (m *candidate) reserve(ctx context.Context, c *callState) (string, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
+	tried := c.tries > 0 || c.failedCost > 0
 	for n := range maxHolds {
 		id := m.hold
 		if n > 0 {
 			id += "/" + strconv.Itoa(n)
 		}
-		state, err := m.h.hold(ctx, id, m.req.Agent, m.req.Turn, m.most)
+		unsure := m.h.unsure.has(id)
+		state, own, err := m.h.hold(ctx, id, m.req.Agent, m.req.Turn, m.most)
 		switch {
 		case api.CodeOf(err) == api.Conflict:
-			if !tried || !m.failedWith(ctx, id) {
-				m.supersede(ctx, id)
-			}
+			m.supersede(ctx, c, id)
 		case err != nil:
+			if api.CodeOf(err) == api.Unavailable || ctx.Err() != nil {
+				m.h.unsure.add(id)
+				m.h.signalUnsettled()
+			}
 			return "", err
-		case state.Status == api.HoldActive && (!tried || !m.failedWith(ctx, id)):
+		case state.Status != api.HoldActive:
+		case unsure && m.h.unsure.take(id):
+			return id, nil
+		case unsure: // it is being released
+		case !own:
+			m.lose(ctx, c, state)
+		case state.ExpiresAt != 0 || !tried || !m.ended(ctx, id):
 			return id, nil
 		}
 	}
 	return "", api.Errorf(api.Conflict, "call %s was started %d times, which is the limit; use a new call id", m.req.ID, maxHolds)
 }
 
-// failedWith reports whether a hold belongs to a failed attempt, and ends it in that
-// case.
-func (m *candidate) failedWith(ctx context.Context, id string) bool {
-	found, err := m.h.settleFailed(ctx, id)
+// ended reports whether a hold belongs to a stored answer or a failed attempt, and ends it
+// in that case.
+func (m *candidate) ended(ctx context.Context, id string) bool {
+	found, err := m.h.settleHold(ctx, id)
 	if err != nil {
-		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", id, "err", err)
+		m.h.log.WarnContext(ctx, "hold of an earlier attempt not ended, retrying later", "hold", id, "err", err)
 		m.h.signalUnsettled()
 	}
 	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
 }
 
-// supersede releases the hold of an earlier try of the call if it is active. If that try
-// is still in progress and stores its answer first, [handlers.settleLate] settles it.
-func (m *candidate) supersede(ctx context.Context, id string) {
-	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
-	if err != nil {
-		m.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", id, "err", err)
+// lose ends the hold of an earlier attempt without an outcome: its process crashed, or it
+// is in progress at another replica. The provider may have billed all that the attempt was
+// allowed to use, so lose stores it as a failed attempt with the whole hold as its cost.
+// It does not count as a try. All replicas store the same row.
+func (m *candidate) lose(ctx context.Context, c *callState, hold api.HoldState) {
+	if m.ended(ctx, hold.ID) {
 		return
 	}
-	if slices.ContainsFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }) {
-		m.release(ctx, id, "the call is made again with another prompt")
+	used := provider.Usage{Input: 2 * m.ask.Estimate(), Output: m.limit, Estimated: true}
+	f := sqlstore.FailedAttempt{
+		Call: m.row(ctx, used, 0), Run: m.req.Run, Kind: string(provider.Lost), Message: "the attempt was lost: its outcome is unknown", Hold: hold.ID,
 	}
+	f.Call.Cost = hold.Amount
+	f.Call.At = hold.ExpiresAt - holdTime.Microseconds()
+	m.endAttempt(ctx, c, f)
 }
 
-// release releases a hold. A failure is logged; the hold then expires.
-func (m *candidate) release(ctx context.Context, hold, why string) {
-	if _, err := bus.Call[api.HoldState](ctx, m.h.bus, api.Release{ID: hold, Reason: why}); err != nil {
-		m.h.log.WarnContext(ctx, "hold not released, it expires by itself", "hold", hold, "err", err)
+// supersede ends the active hold of an earlier try of the call with another prompt.
+func (m *candidate) supersede(ctx context.Context, c *callState, id string) {
+	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
+	if err != nil {
+		m.h.log.WarnContext(ctx, "hold not ended, it expires by itself", "hold", id, "err", err)
+		return
+	}
+	if i := slices.IndexFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }); i >= 0 {
+		m.lose(ctx, c, own.Holds[i])
 	}
 }

@@ -88,9 +88,8 @@ type candidate struct {
 // each attempt holds credits, calls the provider, stores the answer, sends it and settles
 // it.
 //
-// A crash after the hold leaves credits held until a retry uses the same hold or it
-// expires. A crash between the call and the store loses the answer; the retry calls the
-// provider again on the same hold. After a crash between the store and the settlement,
+// A crash between the hold and the store loses the answer and leaves credits held until
+// they expire or a retry pays them as those of a lost attempt; see [candidate.lose]. After a crash between the store and the settlement,
 // the retry finds the answer and settles it; see [handlers.answer] for a caller that has
 // the answer.
 //

@@ -125,6 +125,9 @@ func (b *books) service() host.Service {
 				}
 				if b.holds[m.ID] == nil {
 					b.holds[m.ID] = &api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}
+					if !b.past {
+						b.holds[m.ID].ExpiresAt = m.ExpiresAt
+					}
 				}
 				return *b.holds[m.ID], nil
 			}),

@@ -323,6 +323,7 @@ type handlers struct {
 	calls       callGroup
 	toolLists   toolLists
 	settler     settler
+	unsure      unsure
 	singleUntil atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
 	unsettled   chan struct{} // signals settleLeftovers that settling failed
 	tracer      trace.Tracer

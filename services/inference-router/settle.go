@@ -50,12 +50,19 @@ func (h *handlers) confirm(ctx context.Context, m api.Confirm) (api.Completion, 
 	return h.answer(ctx, m.Agent, p, func(api.Completion) {})
 }
 
-func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (api.HoldState, error) {
-	return failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
+// holdTime is how long a hold lasts unless it is ended.
+const holdTime = 10 * time.Minute
+
+// hold holds credits. It reports whether this request made the hold, or may have made it:
+// false means that the hold existed before.
+func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (state api.HoldState, own bool, err error) {
+	expires := h.now().Add(holdTime).UnixMicro()
+	state, err = failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
 		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
-			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: h.now().Add(10 * time.Minute).UnixMicro(),
+			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: expires,
 		})
 	})
+	return state, state.ExpiresAt == expires || state.ExpiresAt == 0, err
 }
 
 // settle settles a stored call from its hold and returns the agent's funds afterwards;
@@ -64,6 +71,9 @@ func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.
 func (h *handlers) settle(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	funds, err := h.pay(ctx, p, p.Hold)
 	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
+		if _, lost, ferr := h.store.FailedByHold(ctx, p.Hold); ferr == nil && lost {
+			return nil, nil // another replica took this attempt for lost and paid the whole hold
+		}
 		funds, err = h.settleLate(ctx, p)
 	}
 	if err != nil {
@@ -91,7 +101,7 @@ func (h *handlers) pay(ctx context.Context, p sqlstore.StoredCall, hold string) 
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + "/late" + strconv.Itoa(n)
-		state, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
+		state, _, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
 		switch {
 		case err != nil:
 			return nil, err
@@ -144,6 +154,7 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 		return err
 	}
 	var faults []error // one per hold; a failure must not block the other holds
+	faults = append(faults, h.releaseUnsure(ctx))
 	for _, hold := range holds.Holds {
 		found, err := h.settleHold(ctx, hold.ID)
 		if err != nil {

@@ -124,6 +124,7 @@ func (h *handlers) getSpent(ctx context.Context, m api.GetSpent) (api.Spent, err
 func holdState(s ledger.HoldState) api.HoldState {
 	return api.HoldState{
 		ID: s.ID, Agent: s.Agent, Status: s.Status, Amount: s.Amount, Settled: s.Settled, Available: s.Available, Tier: s.Tier,
+		ExpiresAt: s.ExpiresAt,
 	}
 }
 
