@@ -99,7 +99,7 @@ func episodes() []episode {
 		{"404 page", "404 with a web page", always(page(404)), "unavailable provider_endpoint: ", 0, 1, "unavailable provider_endpoint: "},
 		{"502 page", "502 with a web page, then answers", acts(page(502)), good, c, 2, ""},
 		{"200 page", "200 with a web page", always(page(200)), "unavailable provider_endpoint: ", 0, 1, "unavailable provider_endpoint: "},
-		{"empty body", "200 without a body, then answers", acts(func(x *exchange) { x.Writer.WriteHeader(200) }), good, c, 2, ""},
+		{"empty body", "200 without a body, then answers", acts(func(x *exchange) { x.Writer.WriteHeader(200) }), good, estimated, 2, ""},
 		{"redirect", "308 to another address", always(func(x *exchange) {
 			x.Writer.Header().Set("Location", "https://elsewhere.example/v1/chat/completions")
 			x.Writer.WriteHeader(http.StatusPermanentRedirect)
@@ -260,9 +260,9 @@ func lines(seed, n int) string {
 func slowEpisodes() []episode {
 	const good = "answer: fine"
 	return []episode{
-		{"hangs", "no byte, ever; then answers", acts(func(x *exchange) { x.Hang() }), good, goodCost, 2, ""},
+		{"hangs", "no byte, ever; then answers", acts(func(x *exchange) { x.Hang() }), good, estimated, 2, ""},
 		{"hangs in the middle", "stops in the middle, then answers", acts(func(x *exchange) { x.Text("half of"); x.Hang() }), good, estimated, 2, ""},
-		{"slow headers", "headers, and no event; then answers", acts(func(x *exchange) { x.Raw(": wait\n\n"); x.Hang() }), good, goodCost, 2, ""},
+		{"slow headers", "headers, and no event; then answers", acts(func(x *exchange) { x.Raw(": wait\n\n"); x.Hang() }), good, estimated, 2, ""},
 		{"a little slow", "answers after half a second", acts(func(x *exchange) {
 			select {
 			case <-time.After(500 * time.Millisecond):
