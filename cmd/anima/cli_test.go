@@ -389,6 +389,22 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	}
 	m.fails(exitUnavailable, "", []string{"model", "route", "--tier", "dead", "--model", "anima-sim-1", "--explain"}, "no model")
 	m.fails(exitUsage, "", []string{"model", "route"}, "--tier")
+	matrix := m.cli("model", "matrix", "get", "-o", "json")
+	file := filepath.Join(t.TempDir(), "matrix.json")
+	if err := os.WriteFile(file, []byte(strings.Replace(matrix, `"gpt-5.3"`, `"anima-sim-1"`, 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out := m.cli("model", "matrix", "set", file); !strings.Contains(out, "revision") {
+		t.Errorf("model matrix set says\n%s", out)
+	}
+	if out := m.cli("model", "matrix", "get"); !strings.Contains(out, "anima-sim-1") {
+		t.Errorf("model matrix get says\n%s", out)
+	}
+	if got := asked[api.MatrixState](m, "model", "matrix", "reset"); !got.Builtin {
+		t.Errorf("after a reset the matrix is %+v", got)
+	}
+	m.fails(exitUsage, `{"matrix":[{"tier":"rich"}]}`, []string{"model", "matrix", "set", "-"}, "this is not a tier", `cell "high" "agent_turn": it is missing`)
+	m.fails(exitUsage, `{"matriks":{}}`, []string{"model", "matrix", "set", "-"}, "matriks")
 }
 
 // TestFaucetOff checks that a deposit from the faucet is refused when the faucet is
@@ -462,6 +478,7 @@ func TestWithoutAnima(t *testing.T) {
 		{"session", "export"},
 		{"session", "import"},
 		{"model", "route"},
+		{"model", "matrix", "set"},
 	} {
 		if out := m.cli(append(cmd, "--help")...); !strings.Contains(out, "anima "+strings.Join(cmd, " ")) || !strings.Contains(out, "Examples:") {
 			t.Errorf("help of %v says\n%s", cmd, out)
@@ -485,7 +502,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply delete explain fund get list sleep wake", "model": "list route", "run": "get", "turn": "list output replay show",
+		"agent": "apply delete explain fund get list sleep wake", "model": "list matrix route", "run": "get", "turn": "list output replay show",
 		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

@@ -274,6 +274,7 @@ func TestMetricsDoc(t *testing.T) {
 	m.cli("session", "send", "lucky", "tell "+nova.Address+" hello")
 	m.cli("session", "send", "lucky", "sleep")
 	m.run("", "session", "send", "poor", "who pays?")
+	m.cli("model", "matrix", "reset")
 	u.poison(api.AgentChanged{Agent: "nova"})
 
 	want := declared(t)

@@ -239,6 +239,17 @@ Examples:
   anima model route --tier critical --task planning --explain
   anima model route lucky --prompt-tokens 90000 --max-tokens 500 --explain -o json`,
 
+		"model matrix set": `The file has the form of anima model matrix get -o json; its fields builtin and
+revision are ignored. Each tier and task needs a cell. A cell without models is served
+only by free models. Ceilings are in micro-USD, -1 is none. The router checks the
+matrix, stores it, and every replica uses it for the next calls; calls in progress are
+not changed. Only the operator may set it.
+
+Examples:
+  anima model matrix get -o json > matrix.json
+  anima model matrix set matrix.json
+  anima model matrix reset`,
+
 		"goal list": `A goal in phase plan_review waits for your approval: see anima goal approve.
 
 Examples:

@@ -13,6 +13,8 @@ import (
 type modelCmd struct {
 	List  modelListCmd  `cmd:"" help:"List the models and their prices."`
 	Route modelRouteCmd `cmd:"" help:"Show which model a call would use, and why."`
+
+	Matrix modelMatrixCmd `cmd:"" help:"Show or set the routing matrix: the models, limits and ceilings by tier and task."`
 }
 
 type modelListCmd struct{}

@@ -6,7 +6,7 @@ import "slices"
 // and publishing its own messages. The NATS permissions of each service are generated
 // from it, and in a cluster the servers refuse everything else. It is the source of
 // these rules: only inference-router settles holds, only social and loop have messages
-// signed, and only the operator deposits.
+// signed, and only the operator deposits and sets the routing matrix.
 type Access struct {
 	Calls    []Message // requests that it sends
 	Consumes []Message // events that it handles with durables
@@ -65,7 +65,7 @@ func accessOf(o Owner) Access {
 	case Inference:
 		return Access{
 			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}},
-			Keys:  []string{HealthKeys},
+			Keys:  []string{HealthKeys, MatrixKey},
 		}
 	case Heartbeat:
 		return Access{

@@ -191,6 +191,8 @@ func Contracts() []Contract {
 				{Model: "anima-sim-1", Provider: "simulated", Usable: true, MaxTokens: 300, Cost: 3848, Fewer: true, WithoutTools: true},
 			}},
 		},
+		{GetMatrix{}, MatrixState{Matrix: Matrix{{Tier: TierHigh, Task: TaskTurn, Models: []string{"anima-sim-1"}, MaxTokens: 8192, Ceiling: -1}}, Builtin: true}},
+		{SetMatrix{Matrix: Matrix{{Tier: TierCritical, Task: TaskPlanning, Models: []string{}}}}, MatrixState{Matrix: Matrix{{Tier: TierCritical, Task: TaskPlanning, Models: []string{}}}, Revision: 7}},
 
 		{CheckCall{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}}, checked},
 		{Evaluate{Agent: "lucky", Session: "lucky-main", Run: run, Turn: turn.ID, Tool: "exec", Args: args, By: creator, Workspace: "/data/lucky", Tools: []string{"exec"}}, decision},

@@ -73,6 +73,8 @@ func Messages() []Message {
 		Confirm{},
 		ListModels{},
 		ExplainRoute{},
+		GetMatrix{},
+		SetMatrix{},
 
 		CheckCall{},
 		Evaluate{},

@@ -34,7 +34,6 @@ type catalog struct {
 	now      func() time.Time
 	sources  []*source
 	registry atomic.Pointer[model.Registry]
-	matrix   atomic.Pointer[model.Matrix]
 
 	configured func(provider string) bool
 
@@ -68,8 +67,6 @@ const (
 
 func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*catalog, error) {
 	c := &catalog{log: log, now: now, sources: sources}
-	matrix := model.DefaultMatrix()
-	c.matrix.Store(&matrix)
 	c.configured = func(name string) bool {
 		return slices.ContainsFunc(sources, func(s *source) bool { return s.provider.Name() == name })
 	}
@@ -78,9 +75,6 @@ func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*cat
 
 // Registry returns the models as of the last read.
 func (c *catalog) Registry() *model.Registry { return c.registry.Load() }
-
-// Matrix returns the routing matrix in use.
-func (c *catalog) Matrix() model.Matrix { return *c.matrix.Load() }
 
 // faults returns, for each provider whose list could not be read, its URL and the error.
 func (c *catalog) faults() []string {

@@ -130,6 +130,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err := tel.observe(h.gate); err != nil {
 		return err
 	}
+	if h.matrix, err = openMatrix(ctx, env, tel); err != nil {
+		return err
+	}
 	h.settler.send = h.sendSettlements
 	h.httpRoutes(env.HTTP)
 	return env.Serve(ctx,
@@ -138,10 +141,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		bus.Reply(h.explainRoute),
+		bus.Reply(h.matrix.get),
+		bus.Reply(h.matrix.set),
 		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
 		bus.Go(routes.run),
+		bus.Go(h.matrix.watch),
 	)
 }
 
@@ -316,6 +322,7 @@ type handlers struct {
 	store       *sqlstore.Store
 	models      *catalog
 	health      *routeHealth
+	matrix      *matrix
 	sources     map[string]*source // by name of the provider
 	limits      limits
 	gate        *admission.Gate

@@ -17,10 +17,10 @@ import (
 // be read or no model can be called, it reads the lists and selects again: a server may
 // have started since.
 func (h *handlers) route(ctx context.Context, q model.Query, route *model.Route) {
-	h.models.Registry().Select(h.models.Matrix(), q, route)
+	h.models.Registry().Select(h.matrix.load(), q, route)
 	if !route.Usable() && (len(h.models.faults()) > 0 || !h.models.usable()) {
 		h.models.refreshFor(ctx)
-		h.models.Registry().Select(h.models.Matrix(), q, route)
+		h.models.Registry().Select(h.matrix.load(), q, route)
 	}
 }
 
@@ -47,7 +47,7 @@ func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Ro
 		q.Tier, q.Budget = cmp.Or(q.Tier, funds.Tier), max(0, int64(funds.Available))
 	}
 	var route model.Route
-	h.models.Registry().Select(h.models.Matrix(), q, &route)
+	h.models.Registry().Select(h.matrix.load(), q, &route)
 	return explained(&route), nil
 }
 

@@ -3,23 +3,40 @@ package model
 import "github.com/anima-run/anima/pkg/api"
 
 // Unlimited is the ceiling of a cell without a ceiling.
-const Unlimited int64 = -1
-
-// Cell is one field of the routing matrix: the models to try in order, the output limit
-// in tokens, and the highest cost of one call in micro-USD. A cell without models is not
-// served: only free models may be called for it.
-type Cell struct {
-	Models    []string
-	MaxTokens int64 // 0: the limit of the model
-	Ceiling   int64
-}
+const Unlimited = -1
 
 // Matrix is the routing matrix, the cells by tier and task. It is immutable.
-type Matrix map[api.Tier]map[api.Task]Cell
+type Matrix map[api.Tier]map[api.Task]api.Cell
 
-// cell returns the cell of a tier and a task, and false if the tier or the task is not
+// NewMatrix returns the matrix of valid cells.
+func NewMatrix(cells api.Matrix) Matrix {
+	m := Matrix{}
+	for _, c := range cells {
+		if m[c.Tier] == nil {
+			m[c.Tier] = map[api.Task]api.Cell{}
+		}
+		m[c.Tier][c.Task] = c
+	}
+	return m
+}
+
+// Cells returns the cells in the order of the tiers and tasks.
+func (m Matrix) Cells() api.Matrix {
+	var all api.Matrix
+	for _, tier := range api.Tiers() {
+		for _, task := range api.Tasks() {
+			if c, ok := m[tier][task]; ok {
+				c.Tier, c.Task = tier, task
+				all = append(all, c)
+			}
+		}
+	}
+	return all
+}
+
+// cellOf returns the cell of a tier and a task, and false if the tier or the task is not
 // one of the matrix. The unknown tier has the row of normal.
-func (m Matrix) cell(tier api.Tier, task api.Task) (Cell, bool) {
+func cellOf(m Matrix, tier api.Tier, task api.Task) (api.Cell, bool) {
 	if tier == api.TierUnknown {
 		tier = api.TierNormal
 	}
@@ -31,41 +48,41 @@ func (m Matrix) cell(tier api.Tier, task api.Task) (Cell, bool) {
 // (docs/reference/inference-router.md, Routing matrix). Of the tier dead no task is served,
 // and of the tier critical neither planning nor summarization.
 func DefaultMatrix() Matrix {
-	const cent = 10_000 // micro-USD
+	const cent = api.Cent
 	top := []string{"gpt-5.2", "gpt-5.3"}
 	mixed := []string{"gpt-5.2", "gpt-5-mini"}
 	mini := []string{"gpt-5-mini"}
 	return Matrix{
 		api.TierHigh: {
-			api.TaskTurn:     {top, 8192, Unlimited},
-			api.TaskTriage:   {mini, 2048, 5 * cent},
-			api.TaskSafety:   {top, 4096, 20 * cent},
-			api.TaskSummary:  {mixed, 4096, 15 * cent},
-			api.TaskPlanning: {top, 8192, Unlimited},
+			api.TaskTurn:     {Models: top, MaxTokens: 8192, Ceiling: Unlimited},
+			api.TaskTriage:   {Models: mini, MaxTokens: 2048, Ceiling: 5 * cent},
+			api.TaskSafety:   {Models: top, MaxTokens: 4096, Ceiling: 20 * cent},
+			api.TaskSummary:  {Models: mixed, MaxTokens: 4096, Ceiling: 15 * cent},
+			api.TaskPlanning: {Models: top, MaxTokens: 8192, Ceiling: Unlimited},
 		},
 		api.TierNormal: {
-			api.TaskTurn:     {mixed, 4096, Unlimited},
-			api.TaskTriage:   {mini, 2048, 5 * cent},
-			api.TaskSafety:   {mixed, 4096, 10 * cent},
-			api.TaskSummary:  {mixed, 4096, 10 * cent},
-			api.TaskPlanning: {mixed, 4096, Unlimited},
+			api.TaskTurn:     {Models: mixed, MaxTokens: 4096, Ceiling: Unlimited},
+			api.TaskTriage:   {Models: mini, MaxTokens: 2048, Ceiling: 5 * cent},
+			api.TaskSafety:   {Models: mixed, MaxTokens: 4096, Ceiling: 10 * cent},
+			api.TaskSummary:  {Models: mixed, MaxTokens: 4096, Ceiling: 10 * cent},
+			api.TaskPlanning: {Models: mixed, MaxTokens: 4096, Ceiling: Unlimited},
 		},
 		api.TierLow: {
-			api.TaskTurn:     {mini, 4096, 10 * cent},
-			api.TaskTriage:   {mini, 1024, 2 * cent},
-			api.TaskSafety:   {mini, 2048, 5 * cent},
-			api.TaskSummary:  {mini, 2048, 5 * cent},
-			api.TaskPlanning: {mini, 2048, 5 * cent},
+			api.TaskTurn:     {Models: mini, MaxTokens: 4096, Ceiling: 10 * cent},
+			api.TaskTriage:   {Models: mini, MaxTokens: 1024, Ceiling: 2 * cent},
+			api.TaskSafety:   {Models: mini, MaxTokens: 2048, Ceiling: 5 * cent},
+			api.TaskSummary:  {Models: mini, MaxTokens: 2048, Ceiling: 5 * cent},
+			api.TaskPlanning: {Models: mini, MaxTokens: 2048, Ceiling: 5 * cent},
 		},
 		api.TierCritical: {
-			api.TaskTurn:     {mini, 2048, 3 * cent},
-			api.TaskTriage:   {mini, 512, 1 * cent},
-			api.TaskSafety:   {mini, 1024, 2 * cent},
-			api.TaskSummary:  {},
-			api.TaskPlanning: {},
+			api.TaskTurn:     {Models: mini, MaxTokens: 2048, Ceiling: 3 * cent},
+			api.TaskTriage:   {Models: mini, MaxTokens: 512, Ceiling: 1 * cent},
+			api.TaskSafety:   {Models: mini, MaxTokens: 1024, Ceiling: 2 * cent},
+			api.TaskSummary:  {Models: []string{}},
+			api.TaskPlanning: {Models: []string{}},
 		},
 		api.TierDead: {
-			api.TaskTurn: {}, api.TaskTriage: {}, api.TaskSafety: {}, api.TaskSummary: {}, api.TaskPlanning: {},
+			api.TaskTurn: {Models: []string{}}, api.TaskTriage: {Models: []string{}}, api.TaskSafety: {Models: []string{}}, api.TaskSummary: {Models: []string{}}, api.TaskPlanning: {Models: []string{}},
 		},
 	}
 }

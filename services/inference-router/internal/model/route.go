@@ -63,10 +63,10 @@ func (r *Route) Usable() bool {
 // It is the only place where models are chosen: calls and explanations both use it. It
 // allocates nothing for up to 8 candidates.
 func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
-	cell, known := matrix.cell(q.Tier, q.Task)
+	cell, known := cellOf(matrix, q.Tier, q.Task)
 	route.unknown = !known
 	route.Tier, route.Task, route.Timeout = q.Tier, q.Task, Timeout(q.Task)
-	route.Served, route.MaxTokens, route.Ceiling, route.Budget = len(cell.Models) > 0, cell.MaxTokens, cell.Ceiling, q.Budget
+	route.Served, route.MaxTokens, route.Ceiling, route.Budget = len(cell.Models) > 0, cell.MaxTokens, int64(cell.Ceiling), q.Budget
 	route.Candidates = route.first[:0]
 	if q.Model != "" {
 		if m := r.find(q.Model); m != nil {
