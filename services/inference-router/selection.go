@@ -113,13 +113,13 @@ func (c *callState) degrade() bool {
 func refusal(route *model.Route) error {
 	for i := range route.Candidates {
 		c := &route.Candidates[i]
-		switch {
-		case c.Reason == model.TooLong:
+		if c.Reason == model.TooLong {
 			return &api.Error{
 				Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", c.Prompt, c.ID),
 				Next: "shorten the conversation or use a model with a larger window",
 			}
-		case c.Reason == model.OverCeiling:
+		}
+		if c.Reason == model.OverCeiling {
 			return &api.Error{
 				Code: api.Denied, Reason: api.ReasonLimit, Message: fmt.Sprintf("a call to %s may cost %s, more than this tier may spend on one", c.ID, api.Micros(c.Most)),
 				Next: "fund the agent, or shorten its prompt",

@@ -11,7 +11,7 @@ import (
 // Registry is an immutable set of models.
 type Registry struct {
 	models    []Model        // in order of registration; a model that replaces another keeps its position
-	index     map[string]int // positions by id and by the short forms of [Registry.Get]
+	index     map[string]int // positions by id and by the short forms of Registry.find
 	fallbacks []int          // positions of the models with Fallback
 }
 
@@ -63,17 +63,9 @@ func (r *Registry) indexShort(short func(string) (string, bool)) {
 	}
 }
 
-// Get returns the model with an id, usable or not. If there is none, Get looks for the id
-// with the vendor prefix of OpenRouter (openai/gpt-5-mini) and then with Ollama's default
-// tag (llama3.3:latest).
-func (r *Registry) Get(id string) (Model, bool) {
-	if m := r.find(id); m != nil {
-		return *m, true
-	}
-	return Model{}, false
-}
-
-// find is Get without a copy; nil if there is no such model.
+// find returns the model with an id, usable or not; nil if there is none. It looks for the
+// id, then with the vendor prefix of OpenRouter (openai/gpt-5-mini), and then with Ollama's
+// default tag (llama3.3:latest).
 func (r *Registry) find(id string) *Model {
 	if at, ok := r.index[id]; ok {
 		return &r.models[at]

@@ -53,7 +53,7 @@ func (r *Route) Usable() bool {
 // Select fills route with the candidates for a call, in this order: the requested model,
 // the models of the cell of the matrix, then fallbacks in order of registration. Each has
 // the reason why it cannot be called, or [Usable]. The requested model is found as by
-// [Registry.Get]. The models of the cell have no minimum tier: a critical agent uses
+// Registry.find. The models of the cell have no minimum tier: a critical agent uses
 // gpt-5-mini. A model of the cell that no provider has is not a candidate.
 //
 // If no candidate is usable, those that are refused only by the window or the ceiling get
