@@ -53,9 +53,9 @@ const MatrixKey = "matrix"
 // reads. It is not decoded by the bus, so that the router notices a broken value.
 type StoredMatrix struct{ Data []byte }
 
-func (m StoredMatrix) encode() ([]byte, error) { return m.Data, nil } //nolint:unparam // implements encoder
+func (m StoredMatrix) encode() ([]byte, error) { return m.Data, nil } //nolint:unparam // implements the interface of Encode
 
-func (m *StoredMatrix) decode(data []byte) (bool, error) { //nolint:unparam // implements decoder
+func (m *StoredMatrix) decode(data []byte) (bool, error) { //nolint:unparam // implements the interface of Decode
 	m.Data = bytes.Clone(data)
 	return true, nil
 }
