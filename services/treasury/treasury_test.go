@@ -93,10 +93,13 @@ func TestPaysForAThought(t *testing.T) {
 
 	const traceID = "0af7651916cd43dd8448eb211c80319c"
 	ctx := bus.WithTraceParent(t.Context(), "00-"+traceID+"-b7ad6b7169203331-01")
+	expires := later()
 	hold, err := bus.Call[api.HoldState](ctx, w.Bus, api.Hold{
-		ID: "r1.1", Agent: "lucky", Amount: 200 * api.Cent, Category: "inference", Turn: "r1.1", ExpiresAt: later(),
+		ID: "r1.1", Agent: "lucky", Amount: 200 * api.Cent, Category: "inference", Turn: "r1.1", ExpiresAt: expires,
 	})
-	want := api.HoldState{ID: "r1.1", Agent: "lucky", Status: api.HoldActive, Amount: 200 * api.Cent, Available: 400 * api.Cent, Tier: api.TierHigh}
+	want := api.HoldState{
+		ID: "r1.1", Agent: "lucky", Status: api.HoldActive, Amount: 200 * api.Cent, Available: 400 * api.Cent, Tier: api.TierHigh, ExpiresAt: expires,
+	}
 	if diff := cmp.Diff(want, hold); err != nil || diff != "" {
 		t.Fatalf("hold: %v, (-want +got):\n%s", err, diff)
 	}
