@@ -58,8 +58,9 @@ func targets() []target {
 				{"services/inference-router/attempts.go", "if e.Kind == provider.Canceled || e.Kind == provider.Fatal {", "if e.Kind == provider.Canceled {", "ask again after a request was refused"},
 				{"services/inference-router/attempts.go", "other.excluded = other.excluded || !r.transient", "other.excluded = other.excluded || false", "ask a model again whose failure lasts"},
 				{"services/inference-router/attempts.go", "case c.tries < c.h.limits.attempts && (c.req.Run == \"\" || c.runFailures < c.h.limits.failures):", "case c.runFailures < c.h.limits.failures:", "leave out the budget of attempts"},
-				{"services/inference-router/attempt.go", "cost := min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)", "cost := api.Micros(m.model.Cost(res.Usage.Tokens()))", "settle more than the hold"},
-				{"services/inference-router/attempt.go", "f.Cost = min(api.Micros(m.model.Cost(res.Usage.Tokens())), m.most)", "f.Cost = 0", "leave a broken stream unpaid"},
+				{"services/inference-router/attempt.go", "return min(api.Micros(m.model.Cost(used.Tokens())), m.most)", "return api.Micros(m.model.Cost(used.Tokens()))", "settle more than the hold"},
+				{"services/inference-router/attempt.go", "case res.Usage.Output > 0:", "case false:", "leave a broken stream unpaid"},
+				{"services/inference-router/attempt.go", "f.Call.Cost = hold.Amount", "f.Call.Cost = 0", "leave the attempt of a crashed router unpaid"},
 			},
 		},
 		{
