@@ -23,6 +23,9 @@ func TestAdmission(t *testing.T) {
 			_, err := bus.CallStream[api.Delta, api.Completion](ctx, w.Bus, request(id, "quiet"), func(api.Delta) error { return nil })
 			results <- err
 		}()
+		if id == "a1" {
+			<-up.asked
+		}
 	}
 	defer func() {
 		cancel()

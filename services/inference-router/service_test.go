@@ -37,6 +37,7 @@ const script = `{"model":"m","aliases":["dear"],"context_window":128000,"rules":
 type provider struct {
 	url   string
 	calls atomic.Int64
+	asked chan struct{} // receives when a call arrives
 	gone  chan struct{} // receives when a client disconnects during an answer
 }
 
@@ -50,10 +51,14 @@ func serve(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &provider{gone: make(chan struct{}, 8)}
+	p := &provider{asked: make(chan struct{}, 64), gone: make(chan struct{}, 8)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/chat/completions") {
 			p.calls.Add(1)
+			select {
+			case p.asked <- struct{}{}:
+			default: // no test waits for so many
+			}
 			if r.Header.Get("Authorization") != "Bearer sekret-key" {
 				w.WriteHeader(http.StatusUnauthorized)
 				return
