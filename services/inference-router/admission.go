@@ -16,19 +16,12 @@ var priorities = map[api.Task]admission.Priority{
 	api.TaskSafety:  admission.Urgent,
 	api.TaskTriage:  admission.Urgent,
 	api.TaskSummary: admission.Background,
-	api.TaskTurn:    admission.Normal,
 }
-
-var priorityNames = map[admission.Priority]string{admission.Urgent: "urgent", admission.Normal: "normal", admission.Background: "background"}
 
 // admit waits until the call may begin. The returned function must be called when the
 // call has ended.
 func (h *handlers) admit(ctx context.Context, task api.Task) (leave func(), err error) {
-	p, known := priorities[task]
-	if !known {
-		p = admission.Normal
-	}
-	err = h.gate.Enter(ctx, p)
+	err = h.gate.Enter(ctx, priorities[task])
 	switch {
 	case err == nil:
 		began := h.now()

@@ -89,9 +89,9 @@ type candidate struct {
 // it.
 //
 // A crash between the hold and the store loses the answer and leaves credits held until
-// they expire or a retry pays them as those of a lost attempt; see [candidate.lose]. After a crash between the store and the settlement,
-// the retry finds the answer and settles it; see [handlers.answer] for a caller that has
-// the answer.
+// they expire or a retry pays them as those of a lost attempt; see [candidate.lose]. After
+// a crash between the store and the settlement, the retry finds the answer and settles it;
+// see [handlers.answer] for a caller that has the answer.
 //
 // A call that fails for a transient cause is repeated, on the same model or the next one,
 // up to [limits.attempts] times for one id. Failed attempts are rows of the store, so the
@@ -149,7 +149,7 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 	if err := c.addCandidates(); err != nil {
 		return api.Completion{}, err
 	}
-	var failure error // of the previous attempt
+	var failure error // of the previous attempt, until it is noted
 	for {
 		m := c.next()
 		if m == nil && (c.reroute(ctx) || c.degrade()) {
@@ -167,6 +167,7 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 		}
 		if failure != nil {
 			c.out.retry(retryNote(failure, delay, m.model.ID))
+			failure = nil // noted once, also if the attempt has to wait again
 		}
 		if err := wait.For(ctx, delay); err != nil {
 			return api.Completion{}, failureOf(provider.CanceledError(m.provider.Name(), err))
@@ -205,7 +206,7 @@ func (c *callState) addCandidates() error {
 		}
 		c.models = append(c.models, &candidate{
 			h: c.h, req: c.req, model: m, provider: c.h.sources[m.Provider].provider, hold: c.req.ID + "/" + strconv.Itoa(len(c.models)),
-			ask: ask, limit: chosen.Limit, tokens: ask.Estimate() + chosen.Limit, most: api.Micros(chosen.Most), notBefore: c.began,
+			ask: ask, limit: chosen.Limit, tokens: chosen.Prompt + chosen.Limit, most: api.Micros(chosen.Most), notBefore: c.began,
 		})
 	}
 	return nil
@@ -285,7 +286,9 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	m.failures++
 	wait := retryWait(m.failures, e.RetryAfter)
 	m.retryFirst = r.sameModel && m.failures == 1 && e.RetryAfter <= retrySameWait
-	c.budgets.note(m.provider.Name(), r.transient)
+	if r.transient {
+		c.budgets.failing = append(c.budgets.failing, m.provider.Name())
+	}
 	for _, other := range c.models {
 		if other != m && (r.otherModels || other.provider.Name() != m.provider.Name()) {
 			continue

@@ -10,9 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/metric"
-	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
-
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
@@ -30,13 +27,6 @@ type budgets struct {
 	called  []string // providers
 	failing []string // of them, those of which a further attempt is a retry
 	denied  bool     // a retry was denied
-}
-
-// note notes that an attempt at a provider failed, for a transient cause or a lasting one.
-func (b *budgets) note(provider string, transient bool) {
-	if transient {
-		b.failing = append(b.failing, provider)
-	}
 }
 
 func (m *candidate) route() health.Route {
@@ -189,24 +179,3 @@ func retryWait(failures int, asked time.Duration) time.Duration {
 // jitter returns a random duration below most, so that the calls that failed together are
 // not repeated together.
 func jitter(most time.Duration) time.Duration { return rand.N(most) }
-
-// observe reports the breakers and the denied retries as metrics.
-func (h *routeHealth) observe(p metric.MeterProvider) error {
-	m := p.Meter("github.com/anima-run/anima/services/inference-router")
-	breaker, err1 := m.Int64ObservableGauge("anima.inference.breaker", metric.WithDescription("State of the breaker of a model: 0 closed, 1 half-open, 2 open"))
-	denied, err2 := m.Int64ObservableCounter("anima.inference.retries_denied", metric.WithDescription("Retries that the retry budget of a provider denied"))
-	if err := errors.Join(err1, err2); err != nil {
-		return fmt.Errorf("instrument: %w", err)
-	}
-	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		now := h.now()
-		h.Each(func(r health.Route, s health.State) {
-			o.ObserveInt64(breaker, int64(s.Phase(now)), metric.WithAttributes(semconv.GenAIProviderNameKey.String(r.Provider), semconv.GenAIRequestModel(r.Model)))
-		})
-		h.Denied(func(name string, n int64) {
-			o.ObserveInt64(denied, n, metric.WithAttributes(semconv.GenAIProviderNameKey.String(name)))
-		})
-		return nil
-	}, breaker, denied)
-	return err
-}

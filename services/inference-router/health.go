@@ -2,9 +2,14 @@ package router
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -58,7 +63,7 @@ func (h *routeHealth) begin(ctx context.Context, r health.Route) (health.Permit,
 	}
 	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
 	defer cancel()
-	err := error(nil)
+	var err error
 	for range storeTries {
 		var e bus.Entry[api.RouteHealth]
 		e, err = h.bucket.Get(ctx, api.HealthKey(r.Provider, r.Model))
@@ -234,4 +239,25 @@ func timeOf(micros int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(micros)
+}
+
+// observe reports the breakers and the denied retries as metrics.
+func (h *routeHealth) observe(p metric.MeterProvider) error {
+	m := p.Meter("github.com/anima-run/anima/services/inference-router")
+	breaker, err1 := m.Int64ObservableGauge("anima.inference.breaker", metric.WithDescription("State of the breaker of a model: 0 closed, 1 half-open, 2 open"))
+	denied, err2 := m.Int64ObservableCounter("anima.inference.retries_denied", metric.WithDescription("Retries that the retry budget of a provider denied"))
+	if err := errors.Join(err1, err2); err != nil {
+		return fmt.Errorf("instrument: %w", err)
+	}
+	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		now := h.now()
+		h.Each(func(r health.Route, s health.State) {
+			o.ObserveInt64(breaker, int64(s.Phase(now)), metric.WithAttributes(semconv.GenAIProviderNameKey.String(r.Provider), semconv.GenAIRequestModel(r.Model)))
+		})
+		h.Denied(func(name string, n int64) {
+			o.ObserveInt64(denied, n, metric.WithAttributes(semconv.GenAIProviderNameKey.String(name)))
+		})
+		return nil
+	}, breaker, denied)
+	return err
 }

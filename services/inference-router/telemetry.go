@@ -75,14 +75,14 @@ func (t *instruments) observe(g *admission.Gate) error {
 	if err != nil {
 		return fmt.Errorf("instrument: %w", err)
 	}
-	for p := range priorityNames {
+	for _, p := range []admission.Priority{admission.Normal, admission.Urgent, admission.Background} {
 		t.refusals.Add(context.Background(), 0, refusedBy(p)) // so that the first refusal is an increase
 	}
 	return nil
 }
 
 func refusedBy(p admission.Priority) metric.MeasurementOption {
-	return metric.WithAttributes(attribute.String("priority", priorityNames[p]))
+	return metric.WithAttributes(attribute.Stringer("priority", p))
 }
 
 // refused counts a refused call.

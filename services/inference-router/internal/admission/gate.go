@@ -23,10 +23,13 @@ type Priority int
 // reserved for it, so that long calls cannot delay it. A Background call begins before
 // a Normal one only if it has waited [Patience] longer.
 const (
-	Urgent Priority = iota
-	Normal
+	Normal Priority = iota
+	Urgent
 	Background
 )
+
+// String returns "normal", "urgent" or "background".
+func (p Priority) String() string { return [...]string{"normal", "urgent", "background"}[p] }
 
 // Patience is how much longer than a Normal call a Background call waits. A finite time
 // means that a permanent overload with Normal calls does not block Background calls.

@@ -57,7 +57,7 @@ func TestWeigh(t *testing.T) {
 		if err != nil || c != nil {
 			t.Errorf("a dead agent was put to sleep: %+v, %v", c, err)
 		}
-		_, err = s.ApplyBalance(t.Context(), "nobody", 0, time.Hour, at)
+		_, err = s.ApplyBalance(t.Context(), "missing", 0, time.Hour, at)
 		wantCode(t, err, api.NotFound)
 	})
 }
