@@ -108,6 +108,8 @@ func TestEdge(t *testing.T) {
 		{"by another name", "GET", "/open", "", []string{"Host", "evil.example"}, 403, "does not accept the host"},
 		{"from another site", "GET", "/open", "", []string{"Origin", "https://evil.example"}, 403, "origin"},
 		{"from this host", "GET", "/open", "", []string{"Origin", "http://localhost:8080"}, 200, `"open"`},
+		{"from another site without an origin", "POST", "/body", `{"a":3}`, []string{"Authorization", auth, "Sec-Fetch-Site", "cross-site"}, 403, "origin"},
+		{"from this site without an origin", "POST", "/body", `{"a":3}`, []string{"Authorization", auth, "Sec-Fetch-Site", "same-origin"}, 200, "3"},
 		{"an unknown path", "GET", "/nothing", "", nil, 404, `"code":"not_found"`},
 		{"a wrong method", "DELETE", "/open", "", nil, 405, `"code":"invalid"`},
 		{"a foreign error", "GET", "/broken", "", []string{"Authorization", auth}, 500, `"code":"internal"`},

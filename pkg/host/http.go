@@ -27,6 +27,8 @@ type edge struct {
 	open  bool // no token is configured: only Public routes are served
 	names hostNames
 	room  func() error
+
+	crossOrigin http.CrossOriginProtection
 }
 
 func newEdge(c Config, st *status) *edge {
@@ -111,11 +113,9 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		wrongHost(w, r.Host)
 		return
 	}
-	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(origin); err != nil || !e.names.known(u.Host) {
-			WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "requests from this origin are refused", Next: "call the API from a program, not from another site's page"})
-			return
-		}
+	if !e.sameSite(r) {
+		WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "requests from this origin are refused", Next: "call the API from a program, not from another site's page"})
+		return
 	}
 	if h, pattern := e.mux.Handler(r); pattern == "" {
 		// The mux responds with text; keep only its status and its Allow header.
@@ -136,6 +136,19 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	e.mux.ServeHTTP(w, r)
+}
+
+// sameSite reports whether a request comes from a program or from a page of an accepted
+// host. [http.CrossOriginProtection] finds the requests of browsers that name no origin.
+// Its rule for origins is not used: it permits reads from every origin, and refuses pages
+// of another port of this machine.
+func (e *edge) sameSite(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return e.crossOrigin.Check(r) == nil
+	}
+	u, err := url.Parse(origin)
+	return err == nil && e.names.known(u.Host)
 }
 
 type statusOnly struct {
