@@ -19,22 +19,13 @@ import (
 	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
-	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // failing is an OpenAI-compatible server that answers the n-th attempt, from 1, with fault
 // while that returns true.
 func failing(t *testing.T, fault func(n int64, out raw) bool) *provider {
 	t.Helper()
-	s, err := simulated.Parse([]byte(script))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := openaitest.Simulated(s, time.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := simulatedModel(t)
 	p := &provider{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/chat/completions") || !fault(p.calls.Add(1), raw{w}) {

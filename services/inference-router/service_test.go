@@ -41,7 +41,8 @@ type provider struct {
 	gone  chan struct{} // receives when a client disconnects during an answer
 }
 
-func serve(t *testing.T) *provider {
+// simulatedModel returns the handler of the scripted model.
+func simulatedModel(t *testing.T) http.Handler {
 	t.Helper()
 	s, err := simulated.Parse([]byte(script))
 	if err != nil {
@@ -51,6 +52,12 @@ func serve(t *testing.T) *provider {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return h
+}
+
+func serve(t *testing.T) *provider {
+	t.Helper()
+	h := simulatedModel(t)
 	p := &provider{asked: make(chan struct{}, 64), gone: make(chan struct{}, 8)}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/chat/completions") {

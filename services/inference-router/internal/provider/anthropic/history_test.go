@@ -15,45 +15,20 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/provider/providertest"
 )
 
-// TestHistories checks that a strict server accepts every history, and that the history
-// sent has every text of the original.
 func TestHistories(t *testing.T) {
 	t.Parallel()
-	for _, h := range providertest.Histories() {
-		t.Run(h.Name, func(t *testing.T) {
-			t.Parallel()
+	providertest.RunHistories(t, func(t *testing.T) (provider.Provider, func() []provider.Message) {
+		var got anthropictest.Request
+		p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var refused error
-			var got anthropictest.Request
-			p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if got, refused = anthropictest.Decode(r.Body); refused != nil {
-					anthropictest.WriteError(w, http.StatusBadRequest, "invalid_request_error", refused.Error())
-					return
-				}
-				play(events(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`)).ServeHTTP(w, r)
-			}))
-			req := provider.Request{Model: "m", Messages: chat.Normalize(h.Messages, !h.NoTools)}
-			if !h.NoTools {
-				req.Tools = providertest.Tools()
+			if got, refused = anthropictest.Decode(r.Body); refused != nil {
+				anthropictest.WriteError(w, http.StatusBadRequest, "invalid_request_error", refused.Error())
+				return
 			}
-			if _, err := p.Complete(t.Context(), req, nil); err != nil {
-				t.Fatalf("got %v, sent %+v", err, req.Messages)
-			}
-			var sent strings.Builder
-			for _, m := range got.Neutral().Messages {
-				sent.WriteString(m.Content)
-				for _, c := range m.ToolCalls {
-					sent.WriteString(c.Arguments)
-				}
-			}
-			for _, m := range h.Messages {
-				// The number of replacement characters for invalid bytes may differ.
-				text := strings.ToValidUTF8(strings.TrimSpace(m.Content), "")
-				if !strings.Contains(strings.ReplaceAll(sent.String(), "\uFFFD", ""), text) {
-					t.Errorf("the text %q is missing in %q", text, sent.String())
-				}
-			}
-		})
-	}
+			play(events(`{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`)).ServeHTTP(w, r)
+		}))
+		return p, func() []provider.Message { return got.Neutral().Messages }
+	})
 }
 
 // TestUnparsedArguments checks how arguments that are not an object are sent in a history

@@ -2,8 +2,10 @@ package providertest
 
 import (
 	"strings"
+	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -114,4 +116,38 @@ func hasCalls(messages []provider.Message) bool {
 // Tools returns the tools that requests with a [History] offer.
 func Tools() []api.Tool {
 	return []api.Tool{{Name: "exec", Description: "run a command", Schema: []byte(`{"type":"object","properties":{"command":{"type":"string"}}}`)}}
+}
+
+// RunHistories checks that a strict server accepts every history, and that the
+// conversation it received has every text of the original. start returns a provider at a
+// server that refuses requests which the strictest one would refuse, and a function that
+// returns the conversation of the last request.
+func RunHistories(t *testing.T, start func(t *testing.T) (provider.Provider, func() []provider.Message)) {
+	for _, h := range Histories() {
+		t.Run(h.Name, func(t *testing.T) {
+			t.Parallel()
+			p, received := start(t)
+			req := provider.Request{Model: "m", Messages: chat.Normalize(h.Messages, !h.NoTools)}
+			if !h.NoTools {
+				req.Tools = Tools()
+			}
+			if _, err := p.Complete(t.Context(), req, nil); err != nil {
+				t.Fatalf("got %v, sent %+v", err, req.Messages)
+			}
+			var sent strings.Builder
+			for _, m := range received() {
+				sent.WriteString(m.Content)
+				for _, c := range m.ToolCalls {
+					sent.WriteString(c.Arguments)
+				}
+			}
+			for _, m := range h.Messages {
+				// The number of replacement characters for invalid bytes may differ.
+				text := strings.ToValidUTF8(strings.TrimSpace(m.Content), "")
+				if !strings.Contains(strings.ReplaceAll(sent.String(), "\uFFFD", ""), text) {
+					t.Errorf("the text %q is missing in %q", text, sent.String())
+				}
+			}
+		})
+	}
 }
