@@ -2,6 +2,8 @@ package surface
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -127,7 +129,7 @@ func blocksOf(raw json.RawMessage) ([]anthropicBlock, error) {
 	}
 	var all []anthropicBlock
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return nil, api.Errorf(api.Invalid, "the content is neither a text nor a list of blocks")
+		return nil, errors.New("the content is neither a text nor a list of blocks")
 	}
 	return all, nil
 }
@@ -137,7 +139,7 @@ func blocksOf(raw json.RawMessage) ([]anthropicBlock, error) {
 // to the model that wrote it.
 func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 	if m.Role != provider.User && m.Role != provider.Assistant {
-		return nil, api.Errorf(api.Invalid, "role %q is neither user nor assistant", m.Role)
+		return nil, fmt.Errorf("role %q is neither user nor assistant", m.Role)
 	}
 	blocks, err := blocksOf(m.Content)
 	if err != nil {
@@ -160,7 +162,7 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 			}
 			out = append(out, api.ChatMessage{Role: provider.ToolRole, ToolCallID: b.ToolUseID, Content: text})
 		default:
-			return nil, api.Errorf(api.Invalid, "a block of type %q is not supported for the role %s", b.Type, m.Role)
+			return nil, fmt.Errorf("a block of type %q is not supported for the role %s", b.Type, m.Role)
 		}
 	}
 	own.Content = strings.Join(texts, "\n")
@@ -183,7 +185,7 @@ func resultOf(b anthropicBlock) (string, error) {
 	}
 	for _, part := range blocks {
 		if part.Type != "text" || part.Text == nil {
-			return "", api.Errorf(api.Invalid, "a result with a block of type %q is not supported, only text is", part.Type)
+			return "", fmt.Errorf("a result with a block of type %q is not supported, only text is", part.Type)
 		}
 		texts = append(texts, *part.Text)
 	}

@@ -2,6 +2,8 @@ package surface
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -137,7 +139,7 @@ func textOf(raw json.RawMessage) (string, error) {
 		Refusal string `json:"refusal"`
 	}
 	if json.Unmarshal(raw, &parts) != nil {
-		return "", api.Errorf(api.Invalid, "the content is neither a text nor a list of parts")
+		return "", errors.New("the content is neither a text nor a list of parts")
 	}
 	var all []string
 	for _, p := range parts {
@@ -147,7 +149,7 @@ func textOf(raw json.RawMessage) (string, error) {
 		case "refusal":
 			all = append(all, p.Refusal)
 		default:
-			return "", api.Errorf(api.Invalid, "a part of type %q is not supported, only text is", p.Type)
+			return "", fmt.Errorf("a part of type %q is not supported, only text is", p.Type)
 		}
 	}
 	return strings.Join(all, "\n"), nil

@@ -2,6 +2,7 @@ package surface
 
 import (
 	"encoding/json"
+	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -145,7 +146,7 @@ func (item responsesInput) add(all []api.ChatMessage) ([]api.ChatMessage, error)
 	case "reasoning":
 		return all, nil
 	}
-	return nil, api.Errorf(api.Invalid, "an item of type %q is not supported", item.Type)
+	return nil, fmt.Errorf("an item of type %q is not supported", item.Type)
 }
 
 // responsesChoice returns the choice of tools as [openAIChoice] does. The name of a

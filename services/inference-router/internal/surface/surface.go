@@ -8,6 +8,7 @@ package surface
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,7 +74,11 @@ func invalid(format string, args ...any) error {
 // decode decodes a JSON object. Unknown fields are ignored: SDKs send new ones.
 func decode(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
-	if err := d.Decode(v); err != nil {
+	err := d.Decode(v)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return invalid("the body is not a request of this route: %s cannot be of type %s", cmp.Or(wrong.Field, "a request"), wrong.Value)
+	}
+	if err != nil {
 		return invalid("the body is not a request of this route: %v", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {

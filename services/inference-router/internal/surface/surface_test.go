@@ -97,6 +97,24 @@ func TestResponsesStream(t *testing.T) {
 	}
 }
 
+// TestReadErrors checks the texts of errors for callers, which name fields and positions
+// and no types of the program.
+func TestReadErrors(t *testing.T) {
+	t.Parallel()
+	const advice = "; correct the request; docs/http.md has the fields that are supported"
+	for body, want := range map[string]string{
+		`[]`:                      "the body is not a request of this route: a request cannot be of type array",
+		`{"model":1,"input":"a"}`: "the body is not a request of this route: model cannot be of type number",
+		`{"model":"m","input":[{"type":"file"}]}`:             `input[0]: an item of type "file" is not supported`,
+		`{"model":"m","input":[{"role":"user","content":1}]}`: "input[0]: the content is neither a text nor a list of parts",
+	} {
+		_, err := surface.Responses{}.Read([]byte(body))
+		if got := api.Wire(err); got == nil || got.Message+"; "+got.Next != want+advice {
+			t.Errorf("%s: got %v, want %s", body, got, want)
+		}
+	}
+}
+
 // FuzzRead checks that no body makes a dialect panic, and that what it accepts has a
 // model and a conversation.
 func FuzzRead(f *testing.F) {
