@@ -51,17 +51,17 @@ func (c matrixSetCmd) Run(ctx context.Context, a *app) error {
 	if len(file.Matrix) == 0 {
 		return failure(api.Invalid, "the file has no matrix", "write it in the form of anima model matrix get -o json; anima model matrix reset sets the built-in one")
 	}
-	return setMatrix(ctx, a, api.SetMatrix{Matrix: file.Matrix})
+	return setMatrix(ctx, a, api.SetMatrix{Matrix: file.Matrix}, "set")
 }
 
 type matrixResetCmd struct{}
 
 func (matrixResetCmd) Run(ctx context.Context, a *app) error {
-	return setMatrix(ctx, a, api.SetMatrix{})
+	return setMatrix(ctx, a, api.SetMatrix{}, "reset to the built-in one")
 }
 
-func setMatrix(ctx context.Context, a *app, req api.SetMatrix) error {
+func setMatrix(ctx context.Context, a *app, req api.SetMatrix, done string) error {
 	return show(ctx, a, req, func(w io.Writer, v api.MatrixState) {
-		fmt.Fprintf(w, "routing matrix set, revision %d\n", v.Revision)
+		fmt.Fprintf(w, "routing matrix %s, revision %d\n", done, v.Revision)
 	})
 }

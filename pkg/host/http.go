@@ -27,13 +27,14 @@ type edge struct {
 	open  bool // no token is configured: only Public routes are served
 	names hostNames
 	room  func() error
+	ready func() bool // all services have added their routes
 
 	crossOrigin http.CrossOriginProtection
 }
 
 func newEdge(c Config, st *status) *edge {
 	return &edge{
-		mux: http.NewServeMux(), room: st.room, token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
+		mux: http.NewServeMux(), room: st.room, ready: st.ready, token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
 		names: namesOf(c.HTTPAddr, c.Hosts),
 	}
 }
@@ -122,6 +123,10 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rec := &statusOnly{header: w.Header()}
 		h.ServeHTTP(rec, r)
 		w.Header().Del("X-Content-Type-Options")
+		if !e.ready() { // 404 would be final for clients
+			WriteError(w, 0, &api.Error{Code: api.Unavailable, Message: "the services are not ready", Next: "try again; GET /readyz on the ops port lists what they wait for", RetryAfter: 1000})
+			return
+		}
 		code := api.NotFound
 		if rec.status == http.StatusMethodNotAllowed {
 			code = api.Invalid

@@ -15,7 +15,10 @@ import (
 func TestAdmission(t *testing.T) {
 	t.Parallel()
 	up := serve(t)
-	w := withBalances(t, start(t, up, map[string]string{"ANIMA_INFERENCE_ROUTER_WORKERS": "2", "ANIMA_INFERENCE_ROUTER_QUEUE": "1"}))
+	w := withBalances(t, start(t, up, map[string]string{
+		"ANIMA_INFERENCE_ROUTER_WORKERS": "2", "ANIMA_INFERENCE_ROUTER_QUEUE": "1",
+		"ANIMA_DRAIN": "1s", // the cancellation of a call may be lost when the router stops
+	}))
 	ctx, cancel := context.WithCancel(t.Context())
 	results := make(chan error, 3)
 	for _, id := range []string{"a1", "a2", "a3"} {
