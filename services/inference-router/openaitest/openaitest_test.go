@@ -139,6 +139,7 @@ func TestWholeAnswers(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add(`{"model":"m","messages":[{"role":"user","content":"a\n\u00e9\ud83d\ude00 \ud83d"}],"stream":true,"max_tokens":5,"temperature":1e-3,"seed":null}`)
 	f.Add(`{"model":"m","messages":[{"role":"tool","content":""}],"tools":[{"type":"function","function":{"name":"f","parameters":{"a":[1]}}}]}`)
+	f.Add(`{"messages":[{"content":"0\ud800\u0000"}]}`)
 	f.Add(`{"messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]}]}`)
 	type function struct {
 		Name, Description, Arguments string

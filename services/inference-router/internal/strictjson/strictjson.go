@@ -3,10 +3,13 @@
 package strictjson
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -74,8 +77,9 @@ func Value[T string | bool | int64 | float64](v gjson.Result, out *T) error {
 	var err error
 	switch out := any(out).(type) {
 	case *string:
-		*out = v.Str
-		err = typed(v, "a string", v.Type == gjson.String)
+		if err = typed(v, "a string", v.Type == gjson.String); err == nil {
+			*out, err = text(v)
+		}
 	case *bool:
 		*out = v.Type == gjson.True
 		err = typed(v, "a boolean", v.IsBool())
@@ -88,6 +92,18 @@ func Value[T string | bool | int64 | float64](v gjson.Result, out *T) error {
 		}
 	}
 	return err
+}
+
+// text returns the text of a string. After half of a surrogate pair gjson omits the escape
+// that follows it, so such a string, which is rare, is decoded again.
+func text(v gjson.Result) (string, error) {
+	hasEscapes := len(v.Raw) > len(v.Str)+len(`""`)
+	if !hasEscapes || !strings.ContainsRune(v.Str, utf8.RuneError) {
+		return v.Str, nil
+	}
+	var s string
+	err := json.Unmarshal([]byte(v.Raw), &s)
+	return s, err
 }
 
 func typed(v gjson.Result, want string, ok bool) error {

@@ -1,9 +1,11 @@
 package strictjson_test
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -93,4 +95,26 @@ func TestObjectAndArray(t *testing.T) {
 			t.Errorf("object %s: got no error", json)
 		}
 	}
+}
+
+// FuzzText compares texts with those of encoding/json.
+func FuzzText(f *testing.F) {
+	for _, seed := range []string{`"a\u00e9\ud83d\ude00"`, `"\ud800\u0000"`, `"\udc00x\ud800"`, `"\ud800\ud800\udc00\n"`, `"�\\"`, `"a"`} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if !utf8.ValidString(text) || !gjson.Valid(text) || gjson.Parse(text).Type != gjson.String {
+			return
+		}
+		var got, want string
+		if err := strictjson.Value(gjson.Parse(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal([]byte(text), &want); err != nil {
+			t.Fatal(err)
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	})
 }
