@@ -46,6 +46,7 @@ const (
 	ReasonKeyTaken     = "key_taken"            // Conflict: the idempotency key belongs to another request
 	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body exceeds its limit
 	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
+	ReasonNotSigned    = "not_signed"           // Denied: the signer refuses the data, whatever the caller has decided
 )
 
 // Error is an error that another service or a person can act on. Any other error is

@@ -24,7 +24,7 @@ type handlers struct {
 	log     *slog.Logger
 	now     func() time.Time
 	ledger  *ledger.Ledger
-	wallets *wallet.Keeper
+	wallets wallet.Signer
 	tel     *instruments
 }
 
@@ -176,12 +176,8 @@ func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.Le
 }
 
 func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
-	s, err := h.wallets.Signer(ctx, m.Agent)
-	if err != nil {
-		return api.Signature{}, err
-	}
-	signature, err := s.SignMessage(m.To, m.Content, m.SignedAt)
-	return api.Signature{From: s.Address(), Signature: signature}, err
+	s, err := h.wallets.SignMessage(ctx, m.Agent, m.To, m.Content, m.SignedAt)
+	return api.Signature{From: s.From, Signature: s.Signature}, err
 }
 
 // sweep periodically releases expired holds. A failed sweep is repeated by the next one.

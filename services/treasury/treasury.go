@@ -31,6 +31,9 @@ type Config struct {
 	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
 	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
 	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
+
+	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
+	SignerProtocol string        `env:"signer_protocol" help:"protocol of the remote signer: clef or web3signer"`
 }
 
 // Validate reports the first setting that is out of range.
@@ -45,7 +48,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the definition of treasury for package host.
-var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN}, sqlstore.Migrations(), run)
+var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef)}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -61,10 +64,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if db.Engine == sqldb.SQLite { // only one process can use a SQLite file; replicas need PostgreSQL
 		store = sqlstore.NewAlone(db, announce)
 	}
-	wallets, err := openWallets(ctx, env, cfg, store)
+	wallets, closeWallets, err := openWallets(ctx, env, cfg, store)
 	if err != nil {
 		return err
 	}
+	defer closeWallets()
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
 	accounts := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
@@ -106,17 +110,29 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
-func openWallets(ctx context.Context, env *host.Env, cfg Config, store wallet.Store) (*wallet.Keeper, error) {
+// openWallets returns the configured signer and a function that closes it.
+func openWallets(ctx context.Context, env *host.Env, cfg Config, store wallet.Store) (wallet.Signer, func(), error) {
+	if cfg.SignerURL.Reveal() != "" {
+		remote, err := wallet.NewRemote(store, cfg.SignerURL, wallet.Protocol(cfg.SignerProtocol))
+		if err != nil {
+			return nil, nil, err
+		}
+		// A signer that is not reachable yet does not stop the ledger.
+		if err := remote.Check(ctx); err != nil {
+			env.Log.WarnContext(ctx, "the remote signer cannot sign now", "err", err)
+		}
+		return remote, remote.Close, nil
+	}
 	passphrase := cfg.Passphrase
 	if passphrase.Reveal() == "" {
 		dir, err := env.Folder()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if passphrase, err = wallet.Passphrase(dir); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	wallets := wallet.NewKeeper(store, passphrase, cfg.ScryptN)
-	return wallets, wallets.Check(ctx)
+	return wallets, func() {}, wallets.Check(ctx)
 }

@@ -21,7 +21,7 @@ func (s *Store) Wallet(ctx context.Context, agent string) (wallet.Wallet, error)
 
 // AddWallet implements [wallet.Store].
 func (s *Store) AddWallet(ctx context.Context, agent string, w wallet.Wallet) (wallet.Wallet, error) {
-	_, err := s.db.ExecContext(ctx, "insert into wallets (agent, address, keystore) values ($1, $2, $3) on conflict (agent) do nothing",
+	_, err := s.db.ExecContext(ctx, "insert into wallets (agent, address, keystore) values ($1, $2, $3) on conflict do nothing",
 		agent, w.Address, w.Keystore)
 	if err != nil {
 		return w, err

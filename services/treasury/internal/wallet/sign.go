@@ -1,6 +1,7 @@
 package wallet
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"encoding/hex"
 	"fmt"
@@ -8,8 +9,11 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/accounts"
+	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
 	ethcrypto "github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/signer/core/apitypes"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -43,33 +47,69 @@ func Canonical(to, content, signedAt string) (string, error) {
 	return "Conway:send:" + strings.ToLower(to) + ":" + ethcrypto.Keccak256Hash([]byte(content)).Hex() + ":" + signedAt, nil
 }
 
-// Signer signs for one agent. Its methods take the message, not a hash.
-type Signer struct {
-	address string
+// key signs with one private key.
+type key struct {
+	address common.Address
 	sign    func(hash []byte) ([]byte, error) // a closure over the key, so that fmt cannot print the key
+	reveal  func() *ecdsa.PrivateKey          // for transactions only; a closure for the same reason
 }
 
-func newSigner(key *ecdsa.PrivateKey) *Signer {
-	return &Signer{
-		address: ethcrypto.PubkeyToAddress(key.PublicKey).Hex(),
-		sign:    func(hash []byte) ([]byte, error) { return ethcrypto.Sign(hash, key) },
+func newKey(k *ecdsa.PrivateKey) *key {
+	return &key{
+		address: ethcrypto.PubkeyToAddress(k.PublicKey),
+		sign:    func(hash []byte) ([]byte, error) { return ethcrypto.Sign(hash, k) },
+		reveal:  func() *ecdsa.PrivateKey { return k },
 	}
 }
 
-// Address returns the address of the key, EIP-55.
-func (s *Signer) Address() string { return s.address }
-
-// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
-// bytes in hex with v 27 or 28. Errors: Invalid.
-func (s *Signer) SignMessage(to, content, signedAt string) (string, error) {
-	text, err := Canonical(to, content, signedAt)
+// signed signs a hash that a caller in this package has computed from checked data.
+func (k *key) signed(hash []byte) (Signed, error) {
+	sig, err := k.sign(hash)
 	if err != nil {
-		return "", err
-	}
-	sig, err := s.sign(accounts.TextHash([]byte(text)))
-	if err != nil {
-		return "", fmt.Errorf("sign: %w", err)
+		return Signed{}, fmt.Errorf("sign: %w", err)
 	}
 	sig[64] += 27 // wallets write v as 27 or 28
-	return hexutil.Encode(sig), nil
+	return Signed{From: k.address.Hex(), Signature: hexutil.Encode(sig)}, nil
+}
+
+// SignMessage implements [Signer].
+func (k *Keeper) SignMessage(ctx context.Context, agent, to, content, signedAt string) (Signed, error) {
+	key, err := k.open(ctx, agent)
+	if err != nil {
+		return Signed{}, err
+	}
+	text, err := Canonical(to, content, signedAt)
+	if err != nil {
+		return Signed{}, err
+	}
+	return key.signed(accounts.TextHash([]byte(text)))
+}
+
+// SignTypedData implements [Signer].
+func (k *Keeper) SignTypedData(ctx context.Context, agent string, data apitypes.TypedData, rule Rule) (Signed, error) {
+	key, err := k.open(ctx, agent)
+	if err != nil {
+		return Signed{}, err
+	}
+	hash, err := rule.digest(key.address, &data)
+	if err != nil {
+		return Signed{}, err
+	}
+	return key.signed(hash)
+}
+
+// SignTransaction implements [Signer].
+func (k *Keeper) SignTransaction(ctx context.Context, agent string, tx *types.Transaction, rule TxRule) (*types.Transaction, error) {
+	key, err := k.open(ctx, agent)
+	if err != nil {
+		return nil, err
+	}
+	if err := rule.check(tx); err != nil {
+		return nil, err
+	}
+	signed, err := types.SignTx(tx, types.LatestSignerForChainID(tx.ChainId()), key.reveal())
+	if err != nil {
+		return nil, fmt.Errorf("sign a transaction: %w", err)
+	}
+	return signed, nil
 }

@@ -1,7 +1,8 @@
 // Package wallet stores one key per agent and signs with it. Keys are stored as encrypted
-// keystore v3 files in a [Store] and are decrypted once. They must not leave the package:
-// not in answers, errors or logs. The package signs only messages that it composes
-// itself; it must not sign a given hash.
+// keystore v3 files in a [Store] and are decrypted once, or they are in another process
+// that signs ([Remote]). They must not leave the package: not in answers, errors or logs.
+// The package signs messages that it composes itself, and typed data and transactions
+// that it has checked against a rule; it must not sign a given hash.
 package wallet
 
 import (
@@ -21,14 +22,15 @@ import (
 // Wallet is a stored key.
 type Wallet struct {
 	Address  string // EIP-55
-	Keystore string // v3 JSON, encrypted
+	Keystore string // v3 JSON, encrypted; "" if a remote signer has the key
 }
 
 // Store stores wallets. It must be safe for concurrent use, also by several processes.
 type Store interface {
 	// Wallet returns the wallet of an agent. Errors: [api.NotFound].
 	Wallet(ctx context.Context, agent string) (Wallet, error)
-	// AddWallet stores w unless the agent has a wallet, and returns the stored wallet.
+	// AddWallet stores w unless the agent has a wallet, and returns the stored wallet. If
+	// the address is that of another agent, it stores nothing. Errors: [api.NotFound] then.
 	AddWallet(ctx context.Context, agent string, w Wallet) (Wallet, error)
 }
 
@@ -54,7 +56,7 @@ type Keeper struct {
 
 	mu        sync.RWMutex
 	addresses map[string]string
-	signers   map[string]*Signer
+	keys      map[string]*key
 	opening   sync.Mutex // serializes scrypt, because each run takes ScryptN KiB of memory
 }
 
@@ -62,7 +64,7 @@ type Keeper struct {
 func NewKeeper(store Store, passphrase config.Secret, scryptN int) *Keeper {
 	return &Keeper{
 		store: store, reveal: passphrase.Reveal, scryptN: scryptN,
-		addresses: map[string]string{}, signers: map[string]*Signer{},
+		addresses: map[string]string{}, keys: map[string]*key{},
 	}
 }
 
@@ -72,7 +74,7 @@ func (k *Keeper) Check(ctx context.Context) error {
 	if _, err := k.Create(ctx, probe); err != nil {
 		return err
 	}
-	_, err := k.signer(ctx, probe)
+	_, err := k.unlock(ctx, probe)
 	return err
 }
 
@@ -99,7 +101,7 @@ func (k *Keeper) Create(ctx context.Context, agent string) (string, error) {
 	defer k.mu.Unlock()
 	k.addresses[agent] = stands.Address
 	if stands.Address == fresh.Address {
-		k.signers[agent] = newSigner(key)
+		k.keys[agent] = newKey(key)
 	}
 	return stands.Address, nil
 }
@@ -137,16 +139,16 @@ func (k *Keeper) Address(ctx context.Context, agent string) (string, error) {
 	return w.Address, nil
 }
 
-// Signer returns the signer of an agent. Errors: NotFound; Unavailable if the passphrase
-// does not open the wallet.
-func (k *Keeper) Signer(ctx context.Context, agent string) (*Signer, error) {
+// open returns the key of an agent. Errors: NotFound; Unavailable if the passphrase does
+// not open the wallet.
+func (k *Keeper) open(ctx context.Context, agent string) (*key, error) {
 	if agent == probe {
 		return nil, api.Errorf(api.NotFound, "no agent is named")
 	}
-	return k.signer(ctx, agent)
+	return k.unlock(ctx, agent)
 }
 
-func (k *Keeper) signer(ctx context.Context, agent string) (*Signer, error) {
+func (k *Keeper) unlock(ctx context.Context, agent string) (*key, error) {
 	if s := k.opened(agent); s != nil {
 		return s, nil
 	}
@@ -154,30 +156,41 @@ func (k *Keeper) signer(ctx context.Context, agent string) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if w.Keystore == "" {
+		return nil, elsewhere(w.Address)
+	}
 	k.opening.Lock()
 	defer k.opening.Unlock()
 	if s := k.opened(agent); s != nil {
 		return s, nil
 	}
-	key, err := keystore.DecryptKey([]byte(w.Keystore), k.reveal())
+	opened, err := keystore.DecryptKey([]byte(w.Keystore), k.reveal())
 	if err != nil {
 		return nil, &api.Error{
 			Code: api.Unavailable, Message: "the wallet cannot be opened: " + err.Error(),
 			Next: "give the treasury the passphrase that its wallets were made with, the same on every replica (ANIMA_TREASURY_KEYSTORE_PASSPHRASE_FILE)",
 		}
 	}
-	s := newSigner(key.PrivateKey)
-	if s.address != w.Address {
+	s := newKey(opened.PrivateKey)
+	if s.address.Hex() != w.Address {
 		return nil, fmt.Errorf("the keystore of agent %q holds the key of another address", agent)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.addresses[agent], k.signers[agent] = s.address, s
+	k.addresses[agent], k.keys[agent] = w.Address, s
 	return s, nil
 }
 
-func (k *Keeper) opened(agent string) *Signer {
+func (k *Keeper) opened(agent string) *key {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	return k.signers[agent]
+	return k.keys[agent]
+}
+
+// elsewhere returns the error for a wallet whose key the remote signer has.
+func elsewhere(address string) error {
+	return &api.Error{
+		Code: api.Unavailable, Message: "the key of " + address + " is at a remote signer, and none is configured",
+		Next: "set ANIMA_TREASURY_SIGNER_URL as it was when the wallet was made",
+	}
 }

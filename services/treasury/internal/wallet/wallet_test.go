@@ -44,6 +44,11 @@ func (s *shelf) AddWallet(_ context.Context, agent string, w Wallet) (Wallet, er
 	if was, ok := s.of[agent]; ok {
 		return was, nil
 	}
+	for _, other := range s.of {
+		if other.Address == w.Address {
+			return Wallet{}, api.Errorf(api.NotFound, "no wallet")
+		}
+	}
 	s.of[agent] = w
 	return w, nil
 }
@@ -89,12 +94,8 @@ func TestSignsAsTheReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	store.of["lucky"] = w
-	s, err := k.Signer(t.Context(), "lucky")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s.Address() != v.Address {
-		t.Errorf("address: got %s, want %s", s.Address(), v.Address)
+	if address, err := k.Address(t.Context(), "lucky"); err != nil || address != v.Address {
+		t.Errorf("address: got %s, %v, want %s", address, err, v.Address)
 	}
 	for _, m := range v.Social {
 		canonical, err := Canonical(m.Body.To, m.Body.Content, m.Body.SignedAt)
@@ -103,8 +104,8 @@ func TestSignsAsTheReference(t *testing.T) {
 		}
 		shouted := "0x" + strings.ToUpper(m.Body.To[2:])
 		for _, to := range []string{m.Body.To, shouted} {
-			if sig, err := s.SignMessage(to, m.Body.Content, m.Body.SignedAt); err != nil || sig != m.Signature {
-				t.Errorf("signature of %q: got %s, %v, want %s", m.Body.Content, sig, err, m.Signature)
+			if sig, err := k.SignMessage(t.Context(), "lucky", to, m.Body.Content, m.Body.SignedAt); err != nil || sig.Signature != m.Signature || sig.From != v.Address {
+				t.Errorf("signature of %q: got %+v, %v, want %s", m.Body.Content, sig, err, m.Signature)
 			}
 		}
 	}
@@ -117,20 +118,16 @@ func TestSignatureRecovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := k.Signer(t.Context(), "lucky")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range 20 { // enough for both values of v to occur
 		content := strings.Repeat("č", i)
 		const to, at = "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", "2026-01-02T03:04:05.678Z"
-		signed, err := s.SignMessage(to, content, at)
+		signed, err := k.SignMessage(t.Context(), "lucky", to, content, at)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sig := hexutil.MustDecode(signed)
+		sig := hexutil.MustDecode(signed.Signature)
 		if len(sig) != 65 || sig[64] != 27 && sig[64] != 28 {
-			t.Fatalf("signature: got %s, want 65 bytes with v 27 or 28", signed)
+			t.Fatalf("signature: got %s, want 65 bytes with v 27 or 28", signed.Signature)
 		}
 		sig[64] -= 27
 		text, err := Canonical(to, content, at)
@@ -189,11 +186,11 @@ func TestCreateTogether(t *testing.T) {
 	}
 	wg.Wait()
 	for _, k := range keepers {
-		s, err := k.Signer(ctx, "lucky")
+		s, err := k.open(ctx, "lucky")
 		if err != nil {
 			t.Fatal(err)
 		}
-		got = append(got, s.Address())
+		got = append(got, s.address.Hex())
 	}
 	for _, address := range got {
 		if address != got[0] {
@@ -224,7 +221,7 @@ func TestWrongPassphrase(t *testing.T) {
 	if err := wrong.Check(ctx); api.CodeOf(err) != api.Unavailable {
 		t.Errorf("check with another passphrase: got %v, want unavailable", err)
 	}
-	_, err := wrong.Signer(ctx, "lucky")
+	_, err := wrong.open(ctx, "lucky")
 	if api.CodeOf(err) != api.Unavailable {
 		t.Errorf("signer with another passphrase: got %v, want unavailable", err)
 	}
@@ -232,7 +229,7 @@ func TestWrongPassphrase(t *testing.T) {
 		t.Errorf("the passphrase shows: %s", text)
 	}
 	for _, agent := range []string{"nobody", ""} {
-		if _, err := right.Signer(ctx, agent); api.CodeOf(err) != api.NotFound {
+		if _, err := right.open(ctx, agent); api.CodeOf(err) != api.NotFound {
 			t.Errorf("signer of %q: got %v, want not_found", agent, err)
 		}
 	}
@@ -251,7 +248,7 @@ func TestKeysStayHidden(t *testing.T) {
 	}
 	for what, text := range map[string]string{
 		"the stored wallet": w.Keystore,
-		"a printed signer":  fmt.Sprintf("%+v %#v", newSigner(key), *newSigner(key)),
+		"a printed signer":  fmt.Sprintf("%+v %#v", newKey(key), *newKey(key)),
 	} {
 		if strings.Contains(text, fmt.Sprintf("%x", ethcrypto.FromECDSA(key))) || strings.Contains(text, new(big.Int).SetBytes(ethcrypto.FromECDSA(key)).String()) {
 			t.Errorf("%s holds the key: %s", what, text)
