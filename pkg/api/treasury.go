@@ -24,8 +24,9 @@ type GetBalance struct {
 	Agent string `json:"agent"`
 }
 
-// Balance holds the credits of an agent. Its balance is Available + Held, and its tier
-// is that of Available + Held, because held credits are not spent yet.
+// Balance holds the credits of an agent, and its USDC as the ledger knows it. Its balance
+// is Available + Held, and its tier is that of Available + Held, because held credits are
+// not spent yet. USDC and debts do not change the tier.
 type Balance struct {
 	Agent     string `json:"agent"`
 	Address   string `json:"address"`
@@ -34,6 +35,12 @@ type Balance struct {
 	Tier      Tier   `json:"tier"`
 	Entries   int64  `json:"entries"` // number of transactions on the account
 	At        int64  `json:"at"`
+	USDC      Micros `json:"usdc,omitempty"` // available
+	USDCHeld  Micros `json:"usdcHeld,omitempty"`
+	// Debt and USDCDebt are owed after a reversal of what the agent had spent already. The
+	// next deposits repay them.
+	Debt     Micros `json:"debt,omitempty"`
+	USDCDebt Micros `json:"usdcDebt,omitempty"`
 }
 
 // Funds holds the credits of an agent at one time, as in [Balance].
@@ -43,7 +50,7 @@ type Funds struct {
 	Tier      Tier   `json:"tier"` // of Available + Held
 }
 
-// Hold reserves Amount before it is spent. The answer is the [HoldState]. A repeated
+// Hold reserves Amount of Asset before it is spent. The answer is the [HoldState]. A repeated
 // request returns the current state of the hold, which may be settled or expired, so
 // the caller has to check its Status. Errors: Denied with ReasonInsufficient (the
 // available credits do not suffice), NotFound (no such account), Invalid (amount not
@@ -55,6 +62,7 @@ type Hold struct {
 	Category  string `json:"category"` // inference, transfer, x402, other
 	Turn      string `json:"turn,omitempty"`
 	ExpiresAt int64  `json:"expiresAt"` // treasury releases the hold afterwards
+	Asset     Asset  `json:"asset,omitempty"`
 }
 
 // Settle transfers Amount of a hold to Payee and releases the rest. The answer is the
@@ -63,7 +71,7 @@ type Hold struct {
 type Settle struct {
 	ID     string `json:"id"` // of the hold
 	Amount Micros `json:"amount"`
-	Payee  string `json:"payee"` // account that is paid, for example "provider:openai"
+	Payee  string `json:"payee"` // account that is paid, in the asset of the hold, for example "provider:openai"
 	Memo   string `json:"memo,omitempty"`
 }
 
@@ -135,11 +143,12 @@ type HoldState struct {
 	Status    HoldStatus `json:"status"`
 	Amount    Micros     `json:"amount"`
 	Settled   Micros     `json:"settled,omitempty"`
-	Available Micros     `json:"available"` // of the account, after the change
+	Available Micros     `json:"available"` // in the asset of the hold, after the change
 	Tier      Tier       `json:"tier"`
 	// ExpiresAt is that of the request that made the hold, which tells it from a repeated
 	// one. 0: unknown, from an earlier release.
 	ExpiresAt int64 `json:"expiresAt,omitempty"`
+	Asset     Asset `json:"asset,omitempty"`
 }
 
 // ListHolds requests [Holds]; Agent "" means all agents, Status "" means active. Limit
@@ -239,9 +248,9 @@ type Signature struct {
 }
 
 // Posting is one line of a transaction. The amounts of a transaction's postings add up
-// to zero.
+// to zero in each asset.
 type Posting struct {
-	Account string `json:"account"` // "agent:<id>", "held:<id>", "faucet", "provider:<name>"
+	Account string `json:"account"` // "agent:<id>", "held:<id>", "faucet", "provider:<name>", "usdc:<agent>"; see [Asset]
 	Amount  Micros `json:"amount"`
 }
 

@@ -44,13 +44,13 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 	address, err := h.wallets.Address(ctx, m.Agent)
 	return api.Balance{
 		Agent: b.Agent, Address: address, Available: b.Available, Held: b.Held, Tier: b.Tier(),
-		Entries: b.Entries, At: h.now().UnixMicro(),
+		Entries: b.Entries, At: h.now().UnixMicro(), USDC: b.USDC, USDCHeld: b.USDCHeld, Debt: b.Debt, USDCDebt: b.USDCDebt,
 	}, err
 }
 
 func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
 	s, err := h.ledger.Hold(ctx, ledger.HoldRequest{
-		ID: m.ID, Agent: m.Agent, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt,
+		ID: m.ID, Agent: m.Agent, Asset: m.Asset, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt,
 		Parent: bus.TraceParent(ctx),
 	})
 	h.tel.held(ctx, err)
@@ -124,7 +124,7 @@ func (h *handlers) getSpent(ctx context.Context, m api.GetSpent) (api.Spent, err
 func holdState(s ledger.HoldState) api.HoldState {
 	return api.HoldState{
 		ID: s.ID, Agent: s.Agent, Status: s.Status, Amount: s.Amount, Settled: s.Settled, Available: s.Available, Tier: s.Tier,
-		ExpiresAt: s.ExpiresAt,
+		ExpiresAt: s.ExpiresAt, Asset: s.Asset,
 	}
 }
 

@@ -38,13 +38,20 @@ func (b *batch) changes() Changes {
 	return c
 }
 
-// balance returns the balance of an agent in the working state. Errors: NotFound.
+// balance returns the credits of an agent in the working state. Errors: NotFound.
 func (b *batch) balance(agent string) (Balance, error) {
 	a, ok := b.state.Accounts[Available(agent)]
 	if !ok {
 		return Balance{}, UnknownAgent(agent)
 	}
 	return Balance{Agent: agent, Available: a.Balance, Held: b.state.Accounts[Held(agent)].Balance, Entries: a.Entries}, nil
+}
+
+// has reports whether an agent has an account. Its accounts of USDC are stored with their
+// first transaction.
+func (b *batch) has(agent string) bool {
+	_, ok := b.state.Accounts[Available(agent)]
+	return ok
 }
 
 // keep records the new state of a hold.
@@ -65,7 +72,7 @@ func (b *batch) post(t Transaction) (Transaction, error) {
 	for i, l := range t.Lines {
 		owner := ownerOf(l.Account)
 		a, ok := b.state.Accounts[l.Account]
-		if !ok && owner != "" {
+		if owner != "" && (!ok && Required(l.Account) || AssetOf(l.Account) != api.Credits && !b.has(owner)) {
 			return t, UnknownAgent(owner)
 		}
 		next, ok := api.Add(a.Balance, l.Amount)
@@ -74,7 +81,7 @@ func (b *batch) post(t Transaction) (Transaction, error) {
 		}
 		if owner != "" {
 			if next < 0 {
-				return t, insufficient(owner, a.Balance, -l.Amount)
+				return t, insufficient(owner, AssetOf(l.Account), a.Balance, -l.Amount)
 			}
 			if !slices.Contains(owners, owner) {
 				owners = append(owners, owner)
@@ -131,10 +138,13 @@ func (b *batch) announceTier(before Balance, t Transaction) {
 	})
 }
 
-func insufficient(agent string, available, wanted api.Micros) error {
+func insufficient(agent string, asset api.Asset, available, wanted api.Micros) error {
+	of, next := "", "anima agent fund "+clip(agent)+" 5, or wait until what it holds is released"
+	if asset == api.USDC {
+		of, next = " of USDC", "send USDC to the address of the agent's wallet, or wait until what it holds is released"
+	}
 	return &api.Error{
 		Code: api.Denied, Reason: api.ReasonInsufficient,
-		Message: fmt.Sprintf("agent %q has %s available and needs %s", clip(agent), available, wanted),
-		Next:    "anima agent fund " + clip(agent) + " 5, or wait until what it holds is released",
+		Message: fmt.Sprintf("agent %q has %s%s available and needs %s", clip(agent), available, of, wanted), Next: next,
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Hold is an amount of credits reserved before it is spent. Only an active hold changes:
+// Hold is an amount of an asset reserved before it is spent. Only an active hold changes:
 //
 //	        ┌─ settle ──▶ settled
 //	active ─┼─ release ─▶ released
@@ -18,6 +18,7 @@ type Hold struct {
 	Agent     string
 	Category  string
 	Turn      string
+	Asset     api.Asset
 	Amount    api.Micros
 	Settled   api.Micros // the amount paid
 	Payee     string     // "" unless settled
@@ -28,10 +29,13 @@ type Hold struct {
 	Parent    string // W3C traceparent of the request, so that an expiry continues its trace
 }
 
+// Accounts returns the accounts of the agent that a change of h reads.
+func (h *Hold) Accounts() []string { return accountsIn(h.Asset, h.Agent) }
+
 // HoldState is a hold with the balance and tier of its agent.
 type HoldState struct {
 	Hold
-	Available api.Micros
+	Available api.Micros // of the asset of the hold
 	Tier      api.Tier
 }
 
@@ -39,6 +43,7 @@ type HoldState struct {
 type HoldRequest struct {
 	ID        string
 	Agent     string
+	Asset     api.Asset
 	Amount    api.Micros
 	Category  string // "" means other
 	Turn      string
@@ -58,15 +63,15 @@ func (r *HoldRequest) check() error {
 	if r.Turn != "" {
 		turn = checkID("turn", r.Turn)
 	}
-	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAmount(r.Amount, 1), category, turn)
+	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAsset(r.Asset), checkAmount(r.Amount, 1), category, turn)
 }
 
-// hold reserves credits. If the hold exists, hold returns its current state, because a
+// hold reserves an amount. If the hold exists, hold returns its current state, because a
 // repeated request must show that the credits are no longer reserved. The expiry is not
 // compared: a repeated request computes it from a later time.
 func (b *batch) hold(r HoldRequest) (HoldState, error) {
 	if h, ok := b.state.Holds[r.ID]; ok {
-		if h.Agent != r.Agent || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
+		if h.Agent != r.Agent || h.Asset != r.Asset || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
 			return HoldState{}, conflict(r.ID, "is already the id of another hold")
 		}
 		return b.stateOf(h)
@@ -79,13 +84,13 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 	}
 	_, err := b.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
-		Lines: []Line{{Account: Available(r.Agent), Amount: -r.Amount}, {Account: Held(r.Agent), Amount: r.Amount}},
+		Lines: []Line{{Account: AvailableIn(r.Asset, r.Agent), Amount: -r.Amount}, {Account: HeldIn(r.Asset, r.Agent), Amount: r.Amount}},
 	})
 	if err != nil {
 		return HoldState{}, err
 	}
 	h := Hold{
-		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Amount: r.Amount,
+		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Asset: r.Asset, Amount: r.Amount,
 		Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
 	}
 	b.keep(h)
@@ -109,7 +114,7 @@ func (r *SettleRequest) check() error {
 func (r *SettleRequest) keys() Keys {
 	keys := Keys{Accounts: []string{r.Payee}, Holds: []string{r.ID}}
 	if agent := ownerOf(r.Payee); agent != "" {
-		keys.Accounts = both(agent)
+		keys.Accounts = accountsIn(AssetOf(r.Payee), agent)
 	}
 	return keys
 }
@@ -161,23 +166,32 @@ func (b *batch) settle(r SettleRequest) (HoldState, error) {
 	default:
 		return HoldState{}, conflict(r.ID, "is "+string(h.Status)+" and holds no money any more")
 	}
-	if err := checkPayee(r.Payee, h.Agent); err != nil {
+	lines, err := h.pay(r.Payee, r.Amount)
+	if err != nil {
 		return HoldState{}, err
-	}
-	if r.Amount > h.Amount {
-		return HoldState{}, refusal(api.Invalid, "settle at most what is held; hold more beforehand", "%s is more than the %s that %q holds", r.Amount, h.Amount, clip(r.ID))
-	}
-	lines := []Line{{Account: Held(h.Agent), Amount: -h.Amount}}
-	if r.Amount > 0 {
-		lines = append(lines, Line{Account: r.Payee, Amount: r.Amount})
-	}
-	if rest := h.Amount - r.Amount; rest > 0 {
-		lines = append(lines, Line{Account: Available(h.Agent), Amount: rest})
 	}
 	h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.Amount, r.Payee, b.now
 	return b.end(h, Transaction{
 		ID: h.ID + suffixSettle, Kind: KindSettle, Agent: h.Agent, Turn: h.Turn, Memo: r.Memo, Parent: r.Parent, Lines: lines,
 	})
+}
+
+// pay returns the lines of a payment from h, with the rest that returns to the agent.
+func (h *Hold) pay(payee string, amount api.Micros) ([]Line, error) {
+	if err := checkPayeeIn(h.Asset, payee, h.Agent); err != nil {
+		return nil, err
+	}
+	if amount > h.Amount {
+		return nil, refusal(api.Invalid, "settle at most what is held; hold more beforehand", "%s is more than the %s that %q holds", amount, h.Amount, clip(h.ID))
+	}
+	lines := []Line{{Account: HeldIn(h.Asset, h.Agent), Amount: -h.Amount}}
+	if amount > 0 {
+		lines = append(lines, Line{Account: payee, Amount: amount})
+	}
+	if rest := h.Amount - amount; rest > 0 {
+		lines = append(lines, Line{Account: AvailableIn(h.Asset, h.Agent), Amount: rest})
+	}
+	return lines, nil
 }
 
 // release releases a hold. A hold that was released or has expired stays unchanged.
@@ -217,7 +231,7 @@ func (b *batch) giveBack(h Hold, status api.HoldStatus, kind Kind, reason, paren
 	h.Status, h.EndedAt = status, b.now
 	return b.end(h, Transaction{
 		ID: h.ID + suffixRelease, Kind: kind, Agent: h.Agent, Turn: h.Turn, Memo: reason, Parent: parent,
-		Lines: []Line{{Account: Held(h.Agent), Amount: -h.Amount}, {Account: Available(h.Agent), Amount: h.Amount}},
+		Lines: []Line{{Account: HeldIn(h.Asset, h.Agent), Amount: -h.Amount}, {Account: AvailableIn(h.Asset, h.Agent), Amount: h.Amount}},
 	})
 }
 
@@ -239,5 +253,9 @@ func (b *batch) find(id string) (Hold, error) {
 
 func (b *batch) stateOf(h Hold) (HoldState, error) {
 	balance, err := b.balance(h.Agent)
-	return HoldState{Hold: h, Available: balance.Available, Tier: balance.Tier()}, err
+	state := HoldState{Hold: h, Available: balance.Available, Tier: balance.Tier()}
+	if h.Asset != api.Credits {
+		state.Available = b.state.Accounts[AvailableIn(h.Asset, h.Agent)].Balance
+	}
+	return state, err
 }

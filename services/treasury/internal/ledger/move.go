@@ -2,7 +2,7 @@ package ledger
 
 import (
 	"cmp"
-	"slices"
+	"maps"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -28,7 +28,7 @@ func (r *DepositRequest) check() error {
 func (b *batch) deposit(r DepositRequest) (Transaction, error) {
 	return b.move(Transaction{
 		ID: r.ID, Kind: KindDeposit, Agent: r.Agent, Memo: r.Memo, Parent: r.Parent,
-		Lines: []Line{{Account: r.Source, Amount: -r.Amount}, {Account: Available(r.Agent), Amount: r.Amount}},
+		Lines: b.owing([]Line{{Account: r.Source, Amount: -r.Amount}, {Account: AvailableIn(AssetOf(r.Source), r.Agent), Amount: r.Amount}}),
 	})
 }
 
@@ -63,8 +63,7 @@ func (b *batch) move(t Transaction) (Transaction, error) {
 	if !ok {
 		return b.post(t)
 	}
-	same := slices.EqualFunc(was.Lines, t.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount == b.Amount })
-	if !same || was.Kind != t.Kind || was.Agent != t.Agent || was.Memo != t.Memo {
+	if !maps.Equal(effect(was.Lines), effect(t.Lines)) || was.Kind != t.Kind || was.Agent != t.Agent || was.Memo != t.Memo {
 		return Transaction{}, conflict(t.ID, "is already the id of another transaction")
 	}
 	return was, nil

@@ -17,13 +17,13 @@ func (l *Ledger) Open(ctx context.Context, agent string) error {
 	return l.store.Open(ctx, agent)
 }
 
-// Hold reserves credits. Repeating it returns the current state of the hold. Errors:
+// Hold reserves an amount. Repeating it returns the current state of the hold. Errors:
 // Denied with ReasonInsufficient, NotFound, Conflict, Invalid.
 func (l *Ledger) Hold(ctx context.Context, r HoldRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
 		return HoldState{}, err
 	}
-	keys := Keys{Accounts: both(r.Agent), NewHolds: []string{r.ID}}
+	keys := Keys{Accounts: accountsIn(r.Asset, r.Agent), NewHolds: []string{r.ID}}
 	return submit(ctx, l, keys, func(b *batch) (HoldState, error) { return b.hold(r) })
 }
 
@@ -91,13 +91,15 @@ func (l *Ledger) Release(ctx context.Context, id, reason, parent string) (HoldSt
 	return submit(ctx, l, Keys{Holds: []string{id}}, func(b *batch) (HoldState, error) { return b.release(id, reason, parent) })
 }
 
-// Deposit credits an agent from an external account. The caller decides whether the
-// source is allowed. Errors: Invalid, NotFound, Conflict.
+// Deposit credits an agent from an external account, in the asset of that account. It
+// repays the debt of the agent first. The caller decides whether the source is allowed.
+// Errors: Invalid, NotFound, Conflict.
 func (l *Ledger) Deposit(ctx context.Context, r DepositRequest) (Transaction, error) {
 	if err := r.check(); err != nil {
 		return Transaction{}, err
 	}
-	keys := Keys{Accounts: append(both(r.Agent), r.Source), NewTransactions: []string{r.ID}}
+	asset := AssetOf(r.Source)
+	keys := Keys{Accounts: append(accountsIn(asset, r.Agent), DebtIn(asset, r.Agent), r.Source), NewTransactions: []string{r.ID}}
 	return submit(ctx, l, keys, func(b *batch) (Transaction, error) { return b.deposit(r) })
 }
 
@@ -106,7 +108,7 @@ func (l *Ledger) Transfer(ctx context.Context, r TransferRequest) (Transaction, 
 	if err := r.check(); err != nil {
 		return Transaction{}, err
 	}
-	keys := Keys{Accounts: append(both(r.From), both(r.To)...), NewTransactions: []string{r.ID}}
+	keys := Keys{Accounts: append(accountsIn(api.Credits, r.From), accountsIn(api.Credits, r.To)...), NewTransactions: []string{r.ID}}
 	return submit(ctx, l, keys, func(b *batch) (Transaction, error) { return b.transfer(r) })
 }
 
@@ -129,7 +131,27 @@ func (l *Ledger) Expire(ctx context.Context) (int, error) {
 	}
 }
 
-func both(agent string) []string { return []string{Available(agent), Held(agent)} }
+// Purchase sells credits for USDC. Errors: Invalid, NotFound, Conflict.
+func (l *Ledger) Purchase(ctx context.Context, r PurchaseRequest) (Transaction, error) {
+	if err := r.check(); err != nil {
+		return Transaction{}, err
+	}
+	return submit(ctx, l, r.keys(), func(b *batch) (Transaction, error) { return b.purchase(r) })
+}
+
+// Reverse posts the opposite of a deposit, a purchase or a settlement. Errors: NotFound,
+// Invalid (a transaction of another kind), Conflict (reversed with another reason).
+func (l *Ledger) Reverse(ctx context.Context, r ReverseRequest) (Transaction, error) {
+	if err := r.check(); err != nil {
+		return Transaction{}, err
+	}
+	// A transaction never changes, so it can be read before the operation.
+	t, err := l.store.Transaction(ctx, r.ID)
+	if err != nil {
+		return Transaction{}, err
+	}
+	return submit(ctx, l, reversalKeys(&t), func(b *batch) (Transaction, error) { return b.reverse(&t, r) })
+}
 
 // Balance returns the balance of an agent. Errors: NotFound.
 func (l *Ledger) Balance(ctx context.Context, agent string) (Balance, error) {

@@ -36,13 +36,16 @@ type Store interface {
 	// number, in order.
 	Transactions(ctx context.Context, agent string, after int64, limit int) ([]Transaction, error)
 
+	// Transaction returns a transaction by its id. Errors: [api.NotFound].
+	Transaction(ctx context.Context, id string) (Transaction, error)
+
 	// Snapshot reads, at one point in time, the transactions after a sequence number and
 	// the state that must agree with all transactions.
 	Snapshot(ctx context.Context, after int64) (Snapshot, error)
 }
 
-// Keys names the rows that a change reads. The store adds both accounts of the agent of
-// each hold that it finds. NewHolds and NewTransactions are ids that the change creates
+// Keys names the rows that a change reads. The store adds the accounts of each hold that
+// it finds ([Hold.Accounts]). NewHolds and NewTransactions are ids that the change creates
 // unless they exist. That is rare, so a store may rely on the insert to detect it.
 type Keys struct {
 	Accounts        []string
@@ -90,15 +93,21 @@ type Changes struct {
 	Tiers        []TierChange
 }
 
-// Balance is the balance of an agent.
+// Balance is the balance of an agent: its credits and, if read by [Store.Balance], its
+// USDC and its debts.
 type Balance struct {
 	Agent     string
 	Available api.Micros
 	Held      api.Micros
 	Entries   int64
+	USDC      api.Micros // available
+	USDCHeld  api.Micros
+	Debt      api.Micros // of credits, 0 or more
+	USDCDebt  api.Micros
 }
 
-// Tier returns the tier by the total balance: held credits are not spent yet.
+// Tier returns the tier by the total of credits: held credits are not spent yet. USDC and
+// debts do not count.
 func (b Balance) Tier() api.Tier { return api.TierOf(b.Available + b.Held) }
 
 // TierChange is the change of an agent's tier by one transaction.

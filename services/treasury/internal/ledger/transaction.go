@@ -20,6 +20,8 @@ const (
 	KindExpire   Kind = "expire"
 	KindDeposit  Kind = "deposit"
 	KindTransfer Kind = "transfer"
+	KindPurchase Kind = "purchase" // of credits, paid in USDC
+	KindReversal Kind = "reversal" // of another transaction, which the chain has undone
 )
 
 // Hash is the SHA-256 of a transaction and, through it, of all earlier transactions. The
@@ -48,8 +50,8 @@ type Line struct {
 	Balance api.Micros // of the account after the transaction
 }
 
-// Transaction moves credits between accounts. Its lines sum to zero and have distinct
-// accounts. It never changes after it is written.
+// Transaction moves amounts between accounts. Its lines sum to zero in each asset and
+// have distinct accounts. It never changes after it is written.
 type Transaction struct {
 	Seq      int64 // 1, 2, 3 … without gaps
 	ID       string
@@ -97,7 +99,7 @@ func (t *Transaction) Sum() Hash {
 	return sha256.Sum256(b)
 }
 
-// Other returns the second agent whose credits t moves, "" if there is none.
+// Other returns the second agent whose accounts t changes, "" if there is none.
 func (t *Transaction) Other() string {
 	for _, l := range t.Lines {
 		if owner := ownerOf(l.Account); owner != "" && owner != t.Agent {
@@ -112,11 +114,15 @@ func (t *Transaction) balanced() string {
 	if len(t.Lines) < 2 {
 		return "it has fewer than two lines"
 	}
-	var sum api.Micros
+	var credits, usdc api.Micros
 	seen := make(map[string]bool, len(t.Lines))
 	for _, l := range t.Lines {
+		sum := &credits
+		if AssetOf(l.Account) == api.USDC {
+			sum = &usdc
+		}
 		var ok bool
-		if sum, ok = api.Add(sum, l.Amount); !ok {
+		if *sum, ok = api.Add(*sum, l.Amount); !ok {
 			return "its sum overflows"
 		}
 		if seen[l.Account] {
@@ -124,8 +130,11 @@ func (t *Transaction) balanced() string {
 		}
 		seen[l.Account] = true
 	}
-	if sum != 0 {
-		return fmt.Sprintf("its lines sum to %d, not zero", sum)
+	if credits != 0 {
+		return fmt.Sprintf("its lines sum to %d, not zero", credits)
+	}
+	if usdc != 0 {
+		return fmt.Sprintf("its lines sum to %d of USDC, not zero", usdc)
 	}
 	return ""
 }

@@ -105,6 +105,9 @@ func (a *audit) transaction(t *Transaction) {
 		if owner != "" && next < 0 {
 			a.fault("%s: %s falls below zero", name, l.Account)
 		}
+		if next > 0 && debtorOf(l.Account) != "" {
+			a.fault("%s: %s rises above zero", name, l.Account)
+		}
 		acc.Balance = next
 		if owner == "" {
 			acc.Entries++
@@ -131,19 +134,27 @@ func (a *audit) hold(name string, t *Transaction) {
 		}
 		return 0
 	}
-	held := amount(Held(t.Agent))
+	asset, held := api.Credits, amount(Held(t.Agent))
+	if held == 0 {
+		asset, held = api.USDC, amount(HeldIn(api.USDC, t.Agent))
+	}
 	var status api.HoldStatus
 	suffix := suffixRelease
 	switch t.Kind {
-	case KindDeposit, KindTransfer:
+	case KindDeposit, KindTransfer, KindReversal:
 		return
 	case KindHold:
 		id := strings.TrimSuffix(t.ID, suffixHold)
 		if _, there := a.active[id]; there || held <= 0 {
 			a.fault("%s: it does not begin a valid hold", name)
 		}
-		a.active[id] = Hold{Agent: t.Agent, Amount: held}
+		a.active[id] = Hold{Agent: t.Agent, Asset: asset, Amount: held}
 		return
+	case KindPurchase:
+		if !strings.HasSuffix(t.ID, suffixSettle) {
+			return // not paid from a hold
+		}
+		status, suffix = api.HoldSettled, suffixSettle
 	case KindSettle:
 		status, suffix = api.HoldSettled, suffixSettle
 	case KindRelease:
@@ -156,7 +167,7 @@ func (a *audit) hold(name string, t *Transaction) {
 	}
 	id := strings.TrimSuffix(t.ID, suffix)
 	h, ok := a.active[id]
-	if !ok || h.Agent != t.Agent || h.Amount != -held {
+	if !ok || h.Agent != t.Agent || h.Asset != asset || h.Amount != -held {
 		a.fault("%s: it ends a hold that was not active with this amount", name)
 	}
 	delete(a.active, id)
@@ -164,7 +175,7 @@ func (a *audit) hold(name string, t *Transaction) {
 	tally.Holds++
 	tally.Amount += h.Amount
 	if status == api.HoldSettled {
-		tally.Settled += h.Amount - amount(Available(t.Agent))
+		tally.Settled += h.Amount - amount(AvailableIn(asset, t.Agent))
 	}
 	a.ended[status] = tally
 }
@@ -190,7 +201,7 @@ func (a *audit) compare(s Snapshot) {
 	}
 	for _, got := range s.Active {
 		want, ok := a.active[got.ID]
-		if !ok || got.Agent != want.Agent || got.Amount != want.Amount {
+		if !ok || got.Agent != want.Agent || got.Asset != want.Asset || got.Amount != want.Amount {
 			a.fault("hold %s is stored as active with %d of %q, and the transactions have no such hold", got.ID, got.Amount, got.Agent)
 		}
 		delete(a.active, got.ID)

@@ -51,6 +51,10 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 			found.Holds[id] = h
 			account(ledger.Available(h.Agent))
 			account(ledger.Held(h.Agent))
+			if h.Asset != api.Credits {
+				account(ledger.AvailableIn(h.Asset, h.Agent))
+				account(ledger.HeldIn(h.Asset, h.Agent))
+			}
 		}
 		return ok
 	}
@@ -104,7 +108,32 @@ func (m *memory) forget() {
 func (m *memory) balance(agent string) (ledger.Balance, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	a, ok := m.accounts[ledger.Available(agent)]
-	h, held := m.accounts[ledger.Held(agent)]
-	return ledger.Balance{Agent: agent, Available: a.Balance, Held: h.Balance, Entries: a.Entries}, ok && held
+	whole := true
+	b, err := ledger.BalanceOf(agent, func(id string) (ledger.Account, bool) {
+		a, ok := m.accounts[id]
+		whole = whole && ok
+		return a, ok
+	})
+	return b, whole && err == nil
+}
+
+// add caches accounts that were read while no Update ran. If nothing is cached, the head
+// of the accounts is unknown, and add does nothing.
+func (m *memory) add(found map[string]ledger.Account) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.known {
+		maps.Copy(m.accounts, found)
+	}
+}
+
+// fillAbsent adds those of ids that are not stored to found, with the balance 0: the
+// ledger decides as if they were stored so. It adds no account of credits of an agent,
+// because its absence means that the agent has no account.
+func fillAbsent(found map[string]ledger.Account, ids []string) {
+	for _, id := range ids {
+		if _, ok := found[id]; !ok && !ledger.Required(id) {
+			found[id] = ledger.Account{ID: id}
+		}
+	}
 }

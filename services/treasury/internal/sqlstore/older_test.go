@@ -163,6 +163,11 @@ func (s *older) Transactions(ctx context.Context, agent string, after int64, lim
 	return olderTransactions(ctx, s.db, agent, after, limit)
 }
 
+// Transaction is not an operation of the previous release: its ledger reverses nothing.
+func (s *older) Transaction(_ context.Context, id string) (ledger.Transaction, error) {
+	return ledger.Transaction{}, ledger.UnknownTransaction(id)
+}
+
 func olderTransactions(ctx context.Context, q sqldb.Querier, agent string, after int64, limit int) ([]ledger.Transaction, error) {
 	const join = olderSelectLine + " from journal j left join postings p on p.seq = j.seq where j.seq in ("
 	const order = ") order by j.seq, p.line"

@@ -27,25 +27,58 @@ func (s *Store) Balance(ctx context.Context, agent string) (ledger.Balance, erro
 			return b, nil
 		}
 	}
-	b := ledger.Balance{Agent: agent}
-	err := s.db.QueryRowContext(ctx,
-		"select a.balance, h.balance, a.entries from accounts a join accounts h on h.id = $2 where a.id = $1",
-		ledger.Available(agent), ledger.Held(agent)).Scan(&b.Available, &b.Held, &b.Entries)
-	if errors.Is(err, sqldb.ErrNotFound) {
-		return b, ledger.UnknownAgent(agent)
+	ids := ledger.AccountsOf(agent)
+	accounts, err := s.accounts(ctx, ids)
+	if err != nil {
+		return ledger.Balance{}, err
 	}
-	return b, err
+	return ledger.BalanceOf(agent, func(id string) (ledger.Account, bool) {
+		a, ok := accounts[id]
+		return a, ok
+	})
+}
+
+// accounts reads accounts. On a database of one process it caches them: no Update runs
+// meanwhile, so they are as of the cached head. An account of an agent that is not stored
+// is cached as empty unless the agent has no account.
+func (s *Store) accounts(ctx context.Context, ids []string) (map[string]ledger.Account, error) {
+	if s.alone {
+		s.writing.Lock()
+		defer s.writing.Unlock()
+	}
+	var rows []ledger.Account
+	var failed error
+	among(selectAccount+" where id in", ids, func(query string, args []any) {
+		part, err := sqldb.All(ctx, s.db, scanAccount, query, args...)
+		rows, failed = append(rows, part...), errors.Join(failed, err)
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	found := make(map[string]ledger.Account, len(ids))
+	for _, a := range rows {
+		found[a.ID] = a
+	}
+	if s.alone {
+		fillAbsent(found, ids)
+		s.memory.add(found)
+	}
+	return found, nil
 }
 
 // Holds implements [ledger.Store]. The active holds of an agent are found by the index of
 // all active holds, its other holds by the index of the agent's holds.
 func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldState, error) {
-	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent," +
-		" a.balance, r.balance from holds h join accounts a on a.id = 'agent:' || h.agent join accounts r on r.id = 'held:' || h.agent where "
+	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent, h.asset," +
+		" a.balance, r.balance, coalesce(u.balance, 0) from holds h join accounts a on a.id = 'agent:' || h.agent" +
+		" join accounts r on r.id = 'held:' || h.agent left join accounts u on u.id = 'usdc:' || h.agent where "
 	scan := func(row sqldb.Scanner) (h ledger.HoldState, err error) {
-		var held api.Micros
-		err = row.Scan(append(holdColumns(&h.Hold), &h.Available, &held)...)
+		var held, usdc api.Micros
+		err = row.Scan(append(holdColumns(&h.Hold), &h.Available, &held, &usdc)...)
 		h.Tier = api.TierOf(h.Available + held)
+		if h.Asset == api.USDC {
+			h.Available = usdc
+		}
 		return h, err
 	}
 	args := []any{f.Limit}
@@ -114,6 +147,19 @@ func transactions(ctx context.Context, q sqldb.Querier, agent string, after int6
 	return all, nil
 }
 
+// Transaction implements [ledger.Store].
+func (s *Store) Transaction(ctx context.Context, id string) (ledger.Transaction, error) {
+	ts, err := sqldb.All(ctx, s.db, scanTransaction, selectTransaction+" where id = $1", id)
+	if err != nil {
+		return ledger.Transaction{}, err
+	}
+	if len(ts) == 0 {
+		return ledger.Transaction{}, ledger.UnknownTransaction(id)
+	}
+	err = addLines(ctx, s.db, ts)
+	return ts[0].Transaction, err
+}
+
 // tailLimit bounds the transactions in a snapshot: those written since
 // [ledger.Ledger.Verify] read the others.
 const tailLimit = 100_000
@@ -170,7 +216,7 @@ func scanAccount(row sqldb.Scanner) (a ledger.Account, err error) {
 	return a, err
 }
 
-const selectHold = "select id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds"
+const selectHold = "select id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset from holds"
 
 func scanHold(row sqldb.Scanner) (h ledger.Hold, err error) {
 	err = row.Scan(holdColumns(&h)...)
@@ -180,7 +226,7 @@ func scanHold(row sqldb.Scanner) (h ledger.Hold, err error) {
 func holdColumns(h *ledger.Hold) []any {
 	return []any{
 		&h.ID, &h.Agent, &h.Category, &h.Turn, &h.Amount, &h.Settled, &h.Payee, &h.Status,
-		&h.CreatedAt, &h.ExpiresAt, &h.EndedAt, &h.Parent,
+		&h.CreatedAt, &h.ExpiresAt, &h.EndedAt, &h.Parent, &h.Asset,
 	}
 }
 

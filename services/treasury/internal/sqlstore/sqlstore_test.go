@@ -40,6 +40,26 @@ func TestLedgerAlone(t *testing.T) {
 	})
 }
 
+// TestAssets checks operations in USDC on both kinds of stores.
+func TestAssets(t *testing.T) {
+	t.Parallel()
+	testAssets(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+			test(t, func() ledger.Store { return sqlstore.New(reopen(t, db), nil) })
+		})
+	})
+}
+
+func TestAssetsAlone(t *testing.T) {
+	t.Parallel()
+	testAssets(t, func(t *testing.T, test func(*testing.T, func() ledger.Store)) {
+		sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+			s := sqlstore.NewAlone(db, nil)
+			test(t, func() ledger.Store { return s })
+		})
+	})
+}
+
 // TestLedgerBesideReleaseBefore checks the ledger when each second process is one of the
 // previous release, as in a rolling update or after a rollback.
 func TestLedgerBesideReleaseBefore(t *testing.T) {
@@ -215,7 +235,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 		"a hold's owner":         {"update holds set agent = 'bob' where id = 'active'"},
 		"a hold revived":         {"update holds set status = 'active', settled = 0 where id = 'settled'"},
 		"a hold ended":           {"update holds set status = 'released' where id = 'active'"},
-		"a hold made up":         {"insert into holds select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds where id = 'active'"},
+		"a hold made up":         {"insert into holds select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset from holds where id = 'active'"},
 		"what a hold settled":    {"update holds set settled = 301 where id = 'settled'"},
 		"a hold that is removed": {"delete from holds where id = 'released'"},
 	}

@@ -112,6 +112,7 @@ type reading struct {
 	holds        parts[ledger.Hold]
 	accounts     parts[ledger.Account]
 	transactions parts[transaction]
+	wanted       []string // accounts of the keys
 	all          bool
 }
 
@@ -122,7 +123,7 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 	if all {
 		wanted = append(wanted, keys.NewHolds...)
 	}
-	r := reading{all: all}
+	r := reading{all: all, wanted: keys.Accounts}
 	r.holds = later(ctx, tx, scanHold, selectHold+" where id in", missing(wanted, found.Holds))
 	r.accounts = queueAccounts(ctx, tx, found, keys.Accounts)
 	if all {
@@ -136,7 +137,7 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []string) parts[ledger.Account] {
 	wanted := slices.Clone(accounts)
 	for _, h := range found.Holds {
-		wanted = append(wanted, ledger.Available(h.Agent), ledger.Held(h.Agent))
+		wanted = append(wanted, h.Accounts()...)
 	}
 	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.Accounts))
 }
@@ -170,6 +171,10 @@ func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
 			found.Accounts[a.ID] = a
 		}
 	}
+	for _, h := range found.Holds {
+		fillAbsent(found.Accounts, h.Accounts())
+	}
+	fillAbsent(found.Accounts, r.wanted)
 	if err := addLines(ctx, tx, ts); err != nil {
 		return err
 	}
@@ -209,7 +214,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.Head.Seq, found.Head.Hash.String())
 	}
-	const journalWidth, accountWidth, holdWidth = 12, 3, 12
+	const journalWidth, accountWidth, holdWidth = 12, 3, 13
 	journal := make([]any, 0, journalWidth*len(c.Transactions))
 	accounts := make([]any, 0, accountWidth*len(c.Accounts))
 	made, ended := make([]any, 0, holdWidth*len(c.Holds)), make([]any, 0, holdWidth*len(c.Holds))
@@ -227,9 +232,9 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 			to = &ended
 		}
 		*to = append(*to, h.ID, h.Agent, h.Category, h.Turn, int64(h.Amount), int64(h.Settled), h.Payee, string(h.Status),
-			h.CreatedAt, h.ExpiresAt, h.EndedAt, h.Parent)
+			h.CreatedAt, h.ExpiresAt, h.EndedAt, h.Parent, string(h.Asset))
 	}
-	const holds = "insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent) values "
+	const holds = "insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset) values "
 	for _, w := range []struct {
 		into, after string
 		columns     int

@@ -1,0 +1,2 @@
+-- The number of the migration of limits.
+select 1;
