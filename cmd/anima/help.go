@@ -237,6 +237,7 @@ same selection for its calls. Without an agent, no credits are considered.
 Examples:
   anima model route lucky --explain
   anima model route --tier critical --task planning --explain
+  anima model route lucky --prompt-tokens 9000 --images 2 --explain
   anima model route lucky --prompt-tokens 90000 --max-tokens 500 --explain -o json`,
 
 		"model matrix set": `The file has the form of anima model matrix get -o json; its fields builtin and

@@ -37,6 +37,7 @@ type modelRouteCmd struct {
 	Model        string `help:"Use this model as the preferred one instead of the agent's."`
 	PromptTokens int64  `help:"Tokens of the prompt, with its tools." default:"4000"`
 	Tools        int64  `help:"Tokens of the tools in the prompt; 0 is a prompt without tools." default:"2000"`
+	Images       int64  `help:"Images in the prompt; their tokens are part of it." default:"0"`
 	MaxTokens    int64  `help:"Output limit of the call; 0 is that of the routing matrix." default:"0"`
 	Explain      bool   `help:"Show all candidates, and why each of them is not used."`
 }
@@ -47,7 +48,7 @@ func (c modelRouteCmd) Run(ctx context.Context, a *app) error {
 	}
 	req := api.ExplainRoute{
 		Agent: strings.ToLower(c.Agent), Tier: api.Tier(c.Tier), Task: api.Task(c.Task), Model: c.Model,
-		PromptTokens: max(c.PromptTokens, c.Tools), ToolTokens: c.Tools, MaxTokens: c.MaxTokens,
+		PromptTokens: max(c.PromptTokens, c.Tools), ToolTokens: c.Tools, Images: c.Images, MaxTokens: c.MaxTokens,
 	}
 	if c.Agent != "" && c.Model == "" {
 		agent, err := ask[api.Agent](ctx, a, api.GetAgent{Agent: req.Agent})

@@ -34,6 +34,17 @@ type ChatMessage struct {
 	Content    string     `json:"content"`
 	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // of an assistant
 	ToolCallID string     `json:"toolCallId,omitempty"` // of a tool's result
+	Images     []Image    `json:"images,omitempty"`     // of a user, in the order of their places
+}
+
+// Image is an image in a message of the user: its bytes, or an address from which the
+// provider reads it. Package chat checks both and has the limits.
+type Image struct {
+	At        int    `json:"at,omitempty"`        // its place in the message: number of bytes of Content before it
+	MediaType string `json:"mediaType,omitempty"` // of Data: image/png, image/jpeg, image/gif or image/webp
+	Data      []byte `json:"data,omitempty"`
+	URL       string `json:"url,omitempty"`    // https; only without Data
+	Detail    string `json:"detail,omitempty"` // low, high or auto, for providers that have it; "": their default
 }
 
 // ToolCall is a call that a completion asks for. Arguments is the text of the model and
@@ -245,6 +256,7 @@ type Model struct {
 	ContextWindow int64  `json:"contextWindow"`
 	MaxOutput     int64  `json:"maxOutput"`
 	TierMinimum   Tier   `json:"tierMinimum"`
+	Vision        bool   `json:"vision,omitempty"` // sees images; other models are not called for prompts with images
 	Usable        bool   `json:"usable"`
 	Why           string `json:"why,omitempty"` // why it is not usable
 }

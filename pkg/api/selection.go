@@ -17,6 +17,7 @@ type ExplainRoute struct {
 
 	PromptTokens int64 `json:"promptTokens,omitempty"` // of the prompt with its tools
 	ToolTokens   int64 `json:"toolTokens,omitempty"`   // of PromptTokens, those of the tools; 0: the prompt has no tools
+	Images       int64 `json:"images,omitempty"`       // number of images in the prompt; PromptTokens includes their tokens
 	MaxTokens    int64 `json:"maxTokens,omitempty"`    // 0: by the routing matrix
 }
 

@@ -227,6 +227,7 @@ func (s *source) fromList() []model.Model {
 		if ok {
 			m.ID, set = l.ID, true
 			m.Tools = !l.NoTools
+			m.Vision = m.Vision || l.Vision
 		} else {
 			m.Absent = absent
 		}
@@ -271,7 +272,7 @@ func (s *source) fromListed(l provider.Listed) model.Model {
 	}
 	m := model.Model{
 		ID: l.ID, Provider: s.provider.Name(), InputPrice: l.InputPrice, OutputPrice: l.OutputPrice, Known: l.Priced,
-		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, TierMinimum: api.TierCritical,
+		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, Vision: l.Vision, TierMinimum: api.TierCritical,
 	}
 	switch {
 	case l.NotChat:

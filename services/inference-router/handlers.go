@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
@@ -23,6 +24,9 @@ func check(req callRequest) error {
 		return api.Errorf(api.Invalid, "a call needs the id of the agent that pays: %.40q is not a valid agent id", req.Agent)
 	case len(req.Messages) == 0 && req.raw == nil:
 		return api.Errorf(api.Invalid, "a call needs messages")
+	}
+	if err := chat.CheckImages(req.Messages); err != nil { // a prompt in raw has no images, see [chat.Check]
+		return api.Errorf(api.Invalid, "%v", err)
 	}
 	return nil
 }
@@ -59,7 +63,7 @@ func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, erro
 		}
 		out.Models = append(out.Models, api.Model{
 			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),
-			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: m.TierMinimum, Usable: why == "", Why: why,
+			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: m.TierMinimum, Vision: m.Vision, Usable: why == "", Why: why,
 		})
 	}
 	return out, nil

@@ -47,7 +47,7 @@ type Config struct {
 	ClaudeKey config.Secret `env:"ANTHROPIC_API_KEY,exact" help:"key of Anthropic, or of the service at ANTHROPIC_BASE_URL; with or without OPENAI_*"`
 	ClaudeURL string        `env:"ANTHROPIC_BASE_URL,exact" help:"base URL of an Anthropic-compatible service, without the version"`
 	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
-	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; these models are tried first; not needed for a service that lists its models with prices"`
+	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; with /vision after it the model sees images; these models are tried first; not needed for a service that lists its models with prices"`
 	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
@@ -291,14 +291,16 @@ func transport(workers int) http.RoundTripper {
 	return t
 }
 
-// extraModels parses the models of the settings, in the form id=input/output/context.
+// extraModels parses the models of the settings, in the form id=input/output/context or
+// id=input/output/context/vision.
 func extraModels(list []string) ([]model.Model, error) {
 	var out []model.Model
 	for _, item := range list {
 		id, rest, ok := strings.Cut(strings.TrimSpace(item), "=")
+		rest, vision := strings.CutSuffix(rest, "/vision")
 		parts := strings.Split(rest, "/")
 		if !ok || id == "" || len(parts) != 3 {
-			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q is not id=input/output/context, like llama3.3=0/0/128000", item)
+			return nil, fmt.Errorf("ANIMA_INFERENCE_ROUTER_MODELS: %q is not id=input/output/context, like llama3.3=0/0/128000, or id=input/output/context/vision", item)
 		}
 		in, err1 := api.ParseMicros(parts[0])
 		outPrice, err2 := api.ParseMicros(parts[1])
@@ -309,7 +311,7 @@ func extraModels(list []string) ([]model.Model, error) {
 		out = append(out, model.Model{
 			ID: id, Provider: "openai", InputPrice: int64(in), OutputPrice: int64(outPrice), Known: true, ContextWindow: window,
 			MaxOutput: max(1, min(4096, window/4)), // at most a quarter of the window, the rest is for the prompt
-			Tools:     true, TierMinimum: api.TierCritical, Fallback: true,
+			Tools:     true, Vision: vision, TierMinimum: api.TierCritical, Fallback: true,
 		})
 	}
 	return out, nil

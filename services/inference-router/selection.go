@@ -28,7 +28,7 @@ func (h *handlers) route(ctx context.Context, q model.Query, route *model.Route)
 // lists of models again.
 func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Route, error) {
 	q := model.Query{
-		Tier: m.Tier, Task: cmp.Or(m.Task, api.TaskTurn), Model: m.Model, Prompt: max(0, m.PromptTokens-m.ToolTokens), Tools: m.ToolTokens,
+		Tier: m.Tier, Task: cmp.Or(m.Task, api.TaskTurn), Model: m.Model, Prompt: max(0, m.PromptTokens-m.ToolTokens), Tools: m.ToolTokens, Images: m.Images,
 		Output: m.MaxTokens, Budget: model.Unlimited, Configured: h.models.configured,
 	}
 	switch {
@@ -36,8 +36,8 @@ func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Ro
 		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a task: the tasks are %v", q.Task, api.Tasks())
 	case m.Tier != api.TierUnknown && !slices.Contains(api.Tiers(), m.Tier):
 		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a tier: the tiers are %v", m.Tier, api.Tiers())
-	case min(m.PromptTokens, m.ToolTokens, m.MaxTokens) < 0:
-		return api.Route{}, api.Errorf(api.Invalid, "a number of tokens cannot be negative")
+	case min(m.PromptTokens, m.ToolTokens, m.MaxTokens, m.Images) < 0:
+		return api.Route{}, api.Errorf(api.Invalid, "a number of tokens or images cannot be negative")
 	}
 	if m.Agent != "" {
 		funds, err := bus.Call[api.Balance](ctx, h.bus, api.GetBalance{Agent: m.Agent})
@@ -84,6 +84,9 @@ func (c *callState) query() model.Query {
 		q.Prompt = c.req.raw.Tokens - q.Tools
 		return q
 	}
+	for _, m := range c.req.Messages {
+		q.Images += int64(len(m.Images))
+	}
 	q.Prompt = provider.Request{Messages: c.req.Messages}.Estimate()
 	q.Tools = provider.ToolTokens(c.req.Tools)
 	return q
@@ -101,18 +104,24 @@ func (c *callState) degrade() bool {
 		m.denied = false
 		if limit := model.Lower(m.limit); limit < m.limit {
 			m.tokens -= m.limit - limit
-			m.limit, m.ask.MaxTokens, m.most = limit, limit, api.Micros(m.model.Most(2*m.ask.Estimate(), limit))
+			m.limit, m.ask.MaxTokens, m.most = limit, limit, api.Micros(m.model.Most(2*(m.tokens-limit), limit))
 			m.excluded, found = false, true
 		}
 	}
 	return found
 }
 
-// refusal returns the error of the first candidate that was refused by its window or the
-// ceiling; nil if there is none.
+// refusal returns the error of the first candidate that was refused because it sees no
+// images, by its window or by the ceiling; nil if there is none.
 func refusal(route *model.Route) error {
 	for i := range route.Candidates {
 		c := &route.Candidates[i]
+		if c.Reason == model.NoVision {
+			return &api.Error{
+				Code: api.Invalid, Reason: api.ReasonNoModel, Message: "the prompt has images, and " + c.ID + " cannot see images",
+				Next: "use a model that sees images: anima model list -o json shows them, and ANIMA_INFERENCE_ROUTER_MODELS marks them with /vision",
+			}
+		}
 		if c.Reason == model.TooLong {
 			return &api.Error{
 				Code: api.Invalid, Reason: api.ReasonTooLong, Message: fmt.Sprintf("the prompt of about %d tokens does not fit %s", c.Prompt, c.ID),

@@ -8,6 +8,7 @@ package chat
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -23,8 +24,8 @@ const (
 	ToolRole  = "tool"
 )
 
-// Encode returns the JSON of messages in the only form that [Check] accepts. It
-// replaces invalid UTF-8 by U+FFFD.
+// Encode returns the JSON of messages in the only form that [Check] accepts, unless they
+// have images. It replaces invalid UTF-8 by U+FFFD.
 func Encode(messages []api.ChatMessage) []byte {
 	n := 2
 	for _, m := range messages {
@@ -39,7 +40,9 @@ func Encode(messages []api.ChatMessage) []byte {
 			out = append(out, ',')
 		}
 		out = text(append(out, `{"role":`...), m.Role)
-		if m.Content != "" || len(m.ToolCalls) == 0 { // some servers refuse an empty text beside calls
+		if len(m.Images) > 0 {
+			out = parts(append(out, `,"content":[`...), m)
+		} else if m.Content != "" || len(m.ToolCalls) == 0 { // some servers refuse an empty text beside calls
 			out = text(append(out, `,"content":`...), m.Content)
 		}
 		for k, c := range m.ToolCalls {
@@ -59,6 +62,25 @@ func Encode(messages []api.ChatMessage) []byte {
 			out = text(append(out, `,"tool_call_id":`...), m.ToolCallID)
 		}
 		out = append(out, '}')
+	}
+	return append(out, ']')
+}
+
+// parts appends the texts and images of a message and the end of their list.
+func parts(out []byte, m api.ChatMessage) []byte {
+	for i, p := range Parts(m) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if p.Image == nil {
+			out = append(text(append(out, `{"type":"text","text":`...), p.Text), '}')
+			continue
+		}
+		out = text(append(out, `{"type":"image_url","image_url":{"url":`...), Address(*p.Image))
+		if p.Image.Detail != "" {
+			out = text(append(out, `,"detail":`...), p.Image.Detail)
+		}
+		out = append(out, `}}`...)
 	}
 	return append(out, ']')
 }
@@ -122,9 +144,9 @@ func text(out []byte, s string) []byte {
 
 // message is a message in any JSON of the protocol, normal or not.
 type message struct {
-	Role       string `json:"role"`
-	Content    string `json:"content"`
-	ToolCallID string `json:"tool_call_id"`
+	Role       string  `json:"role"`
+	Content    content `json:"content"`
+	ToolCallID string  `json:"tool_call_id"`
 	ToolCalls  []struct {
 		ID       string `json:"id"`
 		Function struct {
@@ -134,7 +156,48 @@ type message struct {
 	} `json:"tool_calls"`
 }
 
-// Decode returns the messages of a prompt, normal or not. The contents must be strings.
+// content is a text, or a list of texts and images.
+type content struct{ api.ChatMessage }
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (c *content) UnmarshalJSON(data []byte) error {
+	if len(data) == 0 || data[0] != '[' {
+		return json.Unmarshal(data, &c.Content)
+	}
+	var all []struct {
+		Type  string `json:"type"`
+		Text  string `json:"text"`
+		Image struct {
+			URL    string `json:"url"`
+			Detail string `json:"detail"`
+		} `json:"image_url"`
+	}
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		return errors.New("a content has no parts")
+	}
+	for _, p := range all {
+		switch p.Type {
+		case "text":
+			Add(&c.ChatMessage, Part{Text: p.Text})
+		case "image_url":
+			picture, err := ImageOf(p.Image.URL)
+			if err != nil {
+				return err
+			}
+			picture.Detail = p.Image.Detail
+			Add(&c.ChatMessage, Part{Image: &picture})
+		default:
+			return fmt.Errorf("a part of type %.40q is not supported", p.Type)
+		}
+	}
+	return nil
+}
+
+// Decode returns the messages of a prompt, normal or not. A content is a string or a list
+// of texts and images. It does not check the images; see [CheckImages].
 func Decode(messages []byte) ([]api.ChatMessage, error) {
 	var all []message
 	if err := json.Unmarshal(messages, &all); err != nil {
@@ -142,7 +205,7 @@ func Decode(messages []byte) ([]api.ChatMessage, error) {
 	}
 	out := make([]api.ChatMessage, len(all))
 	for i, m := range all {
-		out[i] = api.ChatMessage{Role: m.Role, Content: m.Content, ToolCallID: m.ToolCallID}
+		out[i] = api.ChatMessage{Role: m.Role, Content: m.Content.Content, Images: m.Content.Images, ToolCallID: m.ToolCallID}
 		for _, c := range m.ToolCalls {
 			out[i].ToolCalls = append(out[i].ToolCalls, api.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}

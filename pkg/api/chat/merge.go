@@ -47,10 +47,7 @@ func Merge(messages []api.ChatMessage) ([]api.ChatMessage, error) {
 			continue
 		}
 		last := &merged[len(merged)-1]
-		if last.Content != "" && m.Content != "" {
-			last.Content += "\n"
-		}
-		last.Content += m.Content
+		join(last, m)
 		last.ToolCalls = append(last.ToolCalls, m.ToolCalls...)
 	}
 	return merged, nil

@@ -43,7 +43,8 @@ func letter(c byte) bool {
 //
 //   - system messages come first; the role developer counts as system, an unknown role
 //     as user
-//   - no message is blank, and user and assistant alternate, the user first
+//   - no message is blank, and user and assistant alternate, the user first; only the user
+//     has images
 //   - a tool's name matches [A-Za-z0-9_-]{1,64}, the arguments of a call are a JSON
 //     object, and no two calls have the same id
 //   - the results of a message's calls follow it at once, in the order of the calls,
@@ -59,11 +60,11 @@ func letter(c byte) bool {
 // providers can cache them. The input is not changed.
 func Normalize(messages []api.ChatMessage, tools bool) []api.ChatMessage {
 	system, rest := split(messages)
-	rest = pair(join(rest))
+	rest = pair(joined(rest))
 	if !tools {
 		rest = Plain(rest)
 	}
-	return append(system, alternate(join(rest))...)
+	return append(system, alternate(joined(rest))...)
 }
 
 // JoinUser joins consecutive messages of the user, as [Normalize] does, and changes
@@ -71,18 +72,18 @@ func Normalize(messages []api.ChatMessage, tools bool) []api.ChatMessage {
 // The input is not changed. It is returned without a copy if nothing is joined.
 func JoinUser(messages []api.ChatMessage) []api.ChatMessage {
 	said := func(m *api.ChatMessage) bool { // Normalize drops blank messages
-		return m.Role == User && m.ToolCallID == "" && len(m.ToolCalls) == 0 && strings.TrimSpace(m.Content) != ""
+		return m.Role == User && m.ToolCallID == "" && len(m.ToolCalls) == 0 && (strings.TrimSpace(m.Content) != "" || m.Content == "" && len(m.Images) > 0)
 	}
 	out, copied := messages, false
 	for i := 1; i < len(messages); i++ {
 		m := &messages[i]
-		join := m.Role == User && messages[i-1].Role == User && said(m) && said(&messages[i-1])
-		if join && !copied {
+		follows := m.Role == User && messages[i-1].Role == User && said(m) && said(&messages[i-1])
+		if follows && !copied {
 			out, copied = append(make([]api.ChatMessage, 0, len(messages)), messages[:i]...), true
 		}
 		switch {
-		case join:
-			out[len(out)-1].Content += "\n" + m.Content
+		case follows:
+			join(&out[len(out)-1], *m)
 		case copied:
 			out = append(out, *m)
 		}
@@ -101,7 +102,10 @@ func Normal(messages []api.ChatMessage) bool {
 	)
 	for i := range messages {
 		m := &messages[i]
-		spoken := strings.TrimSpace(m.Content) != ""
+		spoken := strings.TrimSpace(m.Content) != "" || m.Role == User && m.Content == "" && len(m.Images) > 0
+		if m.Role != User && len(m.Images) > 0 {
+			return false
+		}
 		if len(open) > 0 && m.Role != ToolRole || m.Role != ToolRole && m.ToolCallID != "" || m.Role != Assistant && (!spoken || len(m.ToolCalls) > 0) {
 			return false
 		}
@@ -138,6 +142,8 @@ func Normal(messages []api.ChatMessage) bool {
 func split(messages []api.ChatMessage) (system, rest []api.ChatMessage) {
 	for _, m := range messages {
 		blank := strings.TrimSpace(m.Content) == ""
+		pictures := m.Images
+		m.Images = nil // only the user has images
 		switch m.Role {
 		case System, "developer":
 			m.Role = System
@@ -158,8 +164,11 @@ func split(messages []api.ChatMessage) (system, rest []api.ChatMessage) {
 				m.Content = noOutput
 			}
 		default:
-			if m = (api.ChatMessage{Role: User, Content: m.Content}); blank {
-				continue
+			if m = (api.ChatMessage{Role: User, Content: m.Content, Images: pictures}); blank {
+				if len(pictures) == 0 {
+					continue
+				}
+				m.Content, m.Images = "", atStart(pictures)
 			}
 		}
 		rest = append(rest, m)
@@ -167,8 +176,17 @@ func split(messages []api.ChatMessage) (system, rest []api.ChatMessage) {
 	return system, rest
 }
 
-// join is [Merge] for messages with known roles.
-func join(messages []api.ChatMessage) []api.ChatMessage {
+// atStart returns images at the beginning of a message.
+func atStart(images []api.Image) []api.Image {
+	out := slices.Clone(images)
+	for i := range out {
+		out[i].At = 0
+	}
+	return out
+}
+
+// joined is [Merge] for messages with known roles.
+func joined(messages []api.ChatMessage) []api.ChatMessage {
 	if len(messages) == 0 {
 		return nil
 	}

@@ -289,10 +289,10 @@ func FuzzNormalize(f *testing.F) {
 			}
 		}
 		if err := strict(out, tools); err != nil {
-			t.Fatalf("%v\nin:  %q\nout: %q", err, in, out)
+			t.Fatalf("%v\nin:  %+v\nout: %+v", err, in, out)
 		}
 		if !chat.Normal(out) {
-			t.Fatalf("what is normal is taken for something else\nin:  %q\nout: %q", in, out)
+			t.Fatalf("what is normal is taken for something else\nin:  %+v\nout: %+v", in, out)
 		}
 		if joined := chat.JoinUser(in); chat.Normal(joined) {
 			if diff := cmp.Diff(joined, chat.Normalize(in, true)); diff != "" {

@@ -83,7 +83,7 @@ func checkMessages(messages []api.ChatMessage) *Error {
 		if m.Role != chat.Assistant && m.ToolCalls != nil || m.Role != chat.ToolRole && m.ToolCallID != "" {
 			return wrong(at, "%s: role %s cannot have calls or be a result", at, m.Role)
 		}
-		if m.Content == "" && len(m.ToolCalls) == 0 && m.Role != chat.ToolRole {
+		if m.Content == "" && len(m.ToolCalls) == 0 && len(m.Images) == 0 && m.Role != chat.ToolRole {
 			return wrong(at+".content", "%s: the message has neither content nor tool calls", at)
 		}
 		switch m.Role {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/anima-run/anima/pkg/api/chat"
+
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/strictjson"
@@ -104,6 +106,9 @@ func (r *Request) message(v gjson.Result) error {
 		case "role":
 			return strictjson.Value(v, &m.Role)
 		case "content":
+			if v.IsArray() {
+				return strictjson.Array(v, func(v gjson.Result) error { return part(v, m) })
+			}
 			spoken = v.Type == gjson.String
 			return strictjson.Value(v, &m.Content)
 		case "tool_calls":
@@ -122,6 +127,46 @@ func (r *Request) message(v gjson.Result) error {
 		return errors.New("content is empty; leave it out")
 	}
 	return nil
+}
+
+// part adds a part of a content: a text, or an image.
+func part(v gjson.Result, m *provider.Message) error {
+	var kind, text, address, detail string
+	err := strictjson.Object(v, func(name string, v gjson.Result) error {
+		switch name {
+		case "type":
+			return strictjson.Value(v, &kind)
+		case "text":
+			return strictjson.Value(v, &text)
+		case "image_url":
+			return strictjson.Object(v, func(name string, v gjson.Result) error {
+				switch name {
+				case "url":
+					return strictjson.Value(v, &address)
+				case "detail":
+					return strictjson.Value(v, &detail)
+				}
+				return errUnknown
+			})
+		}
+		return errUnknown
+	})
+	switch {
+	case err != nil:
+		return err
+	case kind == "text" && text != "":
+		chat.Add(m, chat.Part{Text: text})
+		return nil
+	case kind != "image_url" || m.Role != provider.User:
+		return fmt.Errorf("a part of type %q is not allowed for the role %s", kind, m.Role)
+	}
+	picture, err := chat.ImageOf(address)
+	if err != nil {
+		return err
+	}
+	picture.Detail = detail
+	chat.Add(m, chat.Part{Image: &picture})
+	return chat.CheckImages([]provider.Message{*m})
 }
 
 func call(v gjson.Result, m *provider.Message) error {

@@ -68,7 +68,9 @@ type Model struct {
 	// Known says that the prices are known. A model with unknown prices cannot be used; a
 	// known price of 0 is free.
 	Known       bool
-	Tools       bool // accepts tool definitions
+	Tools       bool  // accepts tool definitions
+	Vision      bool  // sees images
+	ImageTokens int64 // of an image, beyond those of chat.ImageTokens
 	TokenParam  TokenParam
 	TierMinimum api.Tier // lowest tier that may choose it outside the matrix
 	// Fallback allows the model for each tier and task of the matrix, after the

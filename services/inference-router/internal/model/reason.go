@@ -17,6 +17,7 @@ const (
 	Unlisted                    // its provider does not serve it, see [Model.Absent]
 	NotConfigured               // its provider is not configured
 	Unpriced                    // its price is unknown, which is not free
+	NoVision                    // the prompt has images, and it sees none
 	TooLong                     // prompt and answer do not fit its window
 	NoTools                     // the prompt has tools, and it takes none
 	NeedsTier                   // its minimum tier is higher
@@ -53,6 +54,8 @@ func (r *Route) Why(c *Candidate) string {
 		return NotConfiguredText(c.Model.Provider)
 	case Unpriced:
 		return "price unknown"
+	case NoVision:
+		return "cannot see images"
 	case TooLong:
 		return fmt.Sprintf("the prompt of about %d tokens and an answer of %d do not fit its window of %d", c.Prompt, c.Limit, c.Model.ContextWindow)
 	case NoTools:

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 )
 
 // Registry is an immutable set of models.
@@ -34,6 +35,7 @@ func NewRegistry(models ...Model) (*Registry, error) {
 		default:
 			return nil, fmt.Errorf("model %q: token parameter %q is neither %s nor %s", m.ID, m.TokenParam, MaxTokens, MaxCompletionTokens)
 		}
+		m.ImageTokens = chat.DenseImages(m.ID)
 		at, ok := r.index[m.ID]
 		if !ok {
 			at = len(r.models)
@@ -84,7 +86,7 @@ func Baseline() []Model {
 			ID: id, Provider: "openai", TierMinimum: tier,
 			InputPrice: in, OutputPrice: out, Known: true,
 			ContextWindow: 1_047_576, MaxOutput: maxOutput,
-			Tools: true, TokenParam: MaxCompletionTokens,
+			Tools: true, Vision: id != "gpt-4.1-nano", TokenParam: MaxCompletionTokens,
 		}
 	}
 	return []Model{
@@ -104,7 +106,7 @@ func Claude() []Model {
 		return Model{
 			ID: id, Provider: "anthropic", TierMinimum: tier, InputPrice: in, OutputPrice: out, Known: true,
 			CachedPrice: in / 10, WritePrice: in + in/4, // a mark of the cache is valid for five minutes
-			ContextWindow: window, MaxOutput: maxOutput, Tools: true,
+			ContextWindow: window, MaxOutput: maxOutput, Tools: true, Vision: true,
 		}
 	}
 	const usd = 1_000_000

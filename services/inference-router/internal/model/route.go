@@ -14,6 +14,7 @@ type Query struct {
 	Model  string // requested by the caller; a preference
 	Prompt int64  // estimated tokens of the prompt without its tools
 	Tools  int64  // estimated tokens of the tools of the prompt; 0: it has none
+	Images int64  // number of images in the prompt; Prompt includes their tokens
 	Output int64  // output limit of the caller in tokens; 0 or less: none
 	Budget int64  // the most that the call may cost in micro-USD; [Unlimited] if unknown
 
@@ -104,7 +105,7 @@ func (r *Route) add(m *Model, ofCell bool, q *Query) {
 			return
 		}
 	}
-	c := Candidate{ID: m.ID, Model: m, Prompt: q.Prompt, Limit: r.limit(m, q.Output), ofCell: ofCell}
+	c := Candidate{ID: m.ID, Model: m, Prompt: q.Prompt + q.Images*m.ImageTokens, Limit: r.limit(m, q.Output), ofCell: ofCell}
 	if m.Tools {
 		c.Prompt += q.Tools
 	}
@@ -126,6 +127,8 @@ func (r *Route) check(c *Candidate, q *Query) Reason {
 		return NotConfigured
 	case !m.Known:
 		return Unpriced
+	case q.Images > 0 && !m.Vision:
+		return NoVision
 	case !m.Fits(c.Prompt, c.Limit):
 		return TooLong
 	case q.Tools > 0 && !m.Tools && !c.Without:

@@ -29,6 +29,7 @@ func TestReasons(t *testing.T) {
 		{"not configured", func(m *model.Model, _ *model.Query) { m.Provider, m.Known = "other", false }, model.NotConfigured, "provider other is not configured"},
 		{"unpriced", func(m *model.Model, _ *model.Query) { m.Known, m.ContextWindow = false, 10 }, model.Unpriced, "price unknown"},
 		{"too long", func(m *model.Model, _ *model.Query) { m.ContextWindow, m.Tools = 99, false }, model.TooLong, "the prompt of about 100 tokens and an answer of 300 do not fit its window of 99"},
+		{"images", func(m *model.Model, q *model.Query) { m.Vision, m.ContextWindow, q.Images = false, 1, 1 }, model.NoVision, "cannot see images"},
 		{"no tools", func(m *model.Model, q *model.Query) { m.Tools, m.TierMinimum = false, api.TierHigh }, model.NoTools, "takes no tools"},
 		{"tier", func(m *model.Model, q *model.Query) { m.TierMinimum, q.Budget = api.TierLow, 0 }, model.NeedsTier, "needs tier low_compute"},
 		{"not served", func(_ *model.Model, q *model.Query) { q.Task, q.Budget = api.TaskPlanning, 0 }, model.Unserved, "only free models serve this task in this tier"},

@@ -45,6 +45,7 @@ type Listed struct {
 	InputPrice    int64  // micro-USD per million tokens
 	OutputPrice   int64  // micro-USD per million tokens
 	NoTools       bool   // the provider reports that the model takes no tool definitions
+	Vision        bool   // the provider reports that the model sees images
 	NotChat       bool   // for embeddings, images or speech, not for conversations
 	Remote        string // the remote host on which a local provider runs the model
 }
@@ -52,6 +53,9 @@ type Listed struct {
 // Message is one message of a prompt, with a role of package chat. The arguments of its
 // tool calls are the model's text and may not be JSON.
 type Message = api.ChatMessage
+
+// Image is an image in a message of the user.
+type Image = api.Image
 
 // ToolCall is a tool call in a model's answer.
 type ToolCall = api.ToolCall
@@ -138,6 +142,9 @@ func (r Request) Estimate() int64 {
 	var total int64
 	for _, m := range r.Messages {
 		total += model.MessageTokens + chat.Tokens(m.Content) + callTokens(m.ToolCalls)
+		for _, picture := range m.Images {
+			total += chat.ImageTokens(picture)
+		}
 	}
 	return total + ToolTokens(r.Tools)
 }
@@ -151,14 +158,19 @@ func ToolTokens(tools []Tool) int64 {
 	return total
 }
 
-// Size returns a lower bound of the size of the prompt's texts, in bytes.
+// imageSize is the share of an image in [Request.Size]: more than the tokens that any
+// provider counts for an image.
+const imageSize = 64 << 10
+
+// Size returns a lower bound of the size of the prompt's texts, in bytes. An image adds
+// [imageSize].
 func (r Request) Size() int64 {
 	if r.Raw != nil {
 		return int64(len(r.Raw.Messages) + len(r.Raw.Tools))
 	}
 	var total int
 	for _, m := range r.Messages {
-		total += len(m.Content)
+		total += len(m.Content) + imageSize*len(m.Images)
 		for _, c := range m.ToolCalls {
 			total += len(c.ID) + len(c.Name) + len(c.Arguments)
 		}

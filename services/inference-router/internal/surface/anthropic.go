@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -59,6 +60,12 @@ type anthropicBlock struct {
 	ToolUseID string          `json:"tool_use_id,omitempty"`
 	Content   json.RawMessage `json:"content,omitempty"`
 	IsError   bool            `json:"is_error,omitempty"`
+	Source    *struct {
+		Type      string `json:"type"`
+		MediaType string `json:"media_type"`
+		Data      string `json:"data"`
+		URL       string `json:"url"`
+	} `json:"source,omitempty"` // of an image
 }
 
 // Read implements [Dialect].
@@ -147,11 +154,16 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 	}
 	var out []api.ChatMessage
 	own := api.ChatMessage{Role: m.Role}
-	var texts []string
 	for _, b := range blocks {
 		switch {
 		case b.Type == "text" && b.Text != nil:
-			texts = append(texts, *b.Text)
+			chat.Add(&own, chat.Part{Text: *b.Text})
+		case b.Type == "image" && m.Role == provider.User:
+			picture, err := b.image()
+			if err != nil {
+				return nil, fmt.Errorf("image: %w", err)
+			}
+			chat.Add(&own, chat.Part{Image: &picture})
 		case b.Type == "thinking", b.Type == "redacted_thinking":
 		case b.Type == "tool_use" && m.Role == provider.Assistant:
 			own.ToolCalls = append(own.ToolCalls, api.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
@@ -165,11 +177,21 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 			return nil, fmt.Errorf("a block of type %q is not supported for the role %s", b.Type, m.Role)
 		}
 	}
-	own.Content = strings.Join(texts, "\n")
-	if own.Content != "" || len(own.ToolCalls) > 0 {
+	if own.Content != "" || len(own.ToolCalls) > 0 || len(own.Images) > 0 {
 		out = append(out, own)
 	}
 	return out, nil
+}
+
+// image returns the image of a block.
+func (b anthropicBlock) image() (api.Image, error) {
+	switch s := b.Source; {
+	case s != nil && s.Type == "base64":
+		return chat.ImageData(s.MediaType, s.Data)
+	case s != nil && s.Type == "url":
+		return api.Image{URL: s.URL}, nil
+	}
+	return api.Image{}, errors.New("the type of its source is neither base64 nor url")
 }
 
 // resultOf returns the text of a result. A failed call is marked, because the neutral form

@@ -2,9 +2,6 @@ package surface
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -87,16 +84,12 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		out.Options.SingleCall = true
 	}
 	for i, m := range in.Messages {
-		text, err := textOf(m.Content)
+		read, err := messageOf(m.Role, m.Content)
 		if err != nil {
 			return out, invalid("messages[%d]: %v", i, err)
 		}
-		if text == "" {
-			text = m.Refusal
-		}
-		read := api.ChatMessage{Role: m.Role, Content: text, ToolCallID: m.ToolCallID}
-		if m.Role == "developer" {
-			read.Role = provider.System
+		if read.ToolCallID = m.ToolCallID; read.Content == "" {
+			read.Content = m.Refusal
 		}
 		for _, c := range m.ToolCalls {
 			read.ToolCalls = append(read.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
@@ -122,37 +115,6 @@ func notNull(raw json.RawMessage) json.RawMessage {
 		return nil
 	}
 	return raw
-}
-
-// textOf returns the text of a content, which is a string, null or a list of parts.
-func textOf(raw json.RawMessage) (string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
-		return "", nil
-	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
-		return text, nil
-	}
-	var parts []struct {
-		Type    string `json:"type"`
-		Text    string `json:"text"`
-		Refusal string `json:"refusal"`
-	}
-	if json.Unmarshal(raw, &parts) != nil {
-		return "", errors.New("the content is neither a text nor a list of parts")
-	}
-	var all []string
-	for _, p := range parts {
-		switch p.Type {
-		case "text", "input_text", "output_text": // the latter two in a response
-			all = append(all, p.Text)
-		case "refusal":
-			all = append(all, p.Refusal)
-		default:
-			return "", fmt.Errorf("a part of type %q is not supported, only text is", p.Type)
-		}
-	}
-	return strings.Join(all, "\n"), nil
 }
 
 // stopOf returns the stop sequences, which are a string, null or a list.

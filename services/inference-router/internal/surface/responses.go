@@ -121,15 +121,8 @@ func responsesMessages(instructions, input json.RawMessage) ([]api.ChatMessage, 
 func (item responsesInput) add(all []api.ChatMessage) ([]api.ChatMessage, error) {
 	switch item.Type {
 	case "", "message":
-		text, err := textOf(item.Content)
-		if err != nil {
-			return nil, err
-		}
-		role := item.Role
-		if role == "developer" {
-			role = provider.System
-		}
-		return append(all, api.ChatMessage{Role: role, Content: text}), nil
+		m, err := messageOf(item.Role, item.Content)
+		return append(all, m), err
 	case "function_call":
 		call := api.ToolCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments}
 		if last := len(all) - 1; last >= 0 && all[last].Role == provider.Assistant {

@@ -43,7 +43,14 @@ type (
 		Input     json.RawMessage `json:"input,omitempty"`       // of tool_use
 		ToolUseID string          `json:"tool_use_id,omitempty"` // of tool_result
 		Content   string          `json:"content,omitempty"`     // of tool_result
+		Source    *source         `json:"source,omitempty"`      // of image
 		Cache     *cache          `json:"cache_control,omitempty"`
+	}
+	source struct {
+		Type      string `json:"type"`
+		MediaType string `json:"media_type,omitempty"`
+		Data      []byte `json:"data,omitempty"`
+		URL       string `json:"url,omitempty"`
 	}
 	tool struct {
 		Name        string          `json:"name"`
@@ -139,8 +146,10 @@ func blocks(messages []provider.Message) (system []block, out []message) {
 	}
 	for _, m := range messages {
 		var content []block
-		if m.Role != provider.ToolRole && strings.TrimSpace(m.Content) != "" {
-			content = append(content, block{Type: "text", Text: m.Content})
+		if m.Role != provider.ToolRole {
+			for _, p := range chat.Parts(m) {
+				content = append(content, blockOf(p))
+			}
 		}
 		switch m.Role {
 		case provider.System:
@@ -160,6 +169,18 @@ func blocks(messages []provider.Message) (system []block, out []message) {
 		slices.SortStableFunc(m.Content, func(a, b block) int { return rank(a) - rank(b) })
 	}
 	return system, out
+}
+
+// blockOf returns the block of a text or an image.
+func blockOf(p chat.Part) block {
+	switch i := p.Image; {
+	case i == nil:
+		return block{Type: "text", Text: p.Text}
+	case len(i.Data) > 0:
+		return block{Type: "image", Source: &source{Type: "base64", MediaType: i.MediaType, Data: i.Data}}
+	default:
+		return block{Type: "image", Source: &source{Type: "url", URL: i.URL}}
+	}
 }
 
 // rank orders the blocks of a message: results before everything else.

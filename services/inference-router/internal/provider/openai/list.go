@@ -38,11 +38,15 @@ type entry struct {
 		MaxOutput     int64 `json:"max_completion_tokens"`
 	} `json:"top_provider"` // OpenRouter
 	Architecture struct {
+		Input  []string `json:"input_modalities"`
 		Output []string `json:"output_modalities"`
 	} `json:"architecture"` // OpenRouter
 	Parameters []string                   `json:"supported_parameters"` // OpenRouter
 	Pricing    map[string]json.RawMessage `json:"pricing"`              // OpenRouter: USD per token, as text
 }
+
+// visionModel is the type of a model that sees images, in the lists of LM Studio.
+const visionModel = "vlm"
 
 // Models reads GET /v1/models and adds what the server reports elsewhere: Ollama, LM
 // Studio and llama.cpp report the context length at other addresses.
@@ -125,6 +129,7 @@ func (e entry) listed() provider.Listed {
 		ContextWindow: first(e.Meta.Now, e.MaxModelLen, e.TopProvider.ContextLength, e.ContextLength, e.ContextWindow, e.Meta.Train),
 		MaxOutput:     first(e.TopProvider.MaxOutput, e.MaxOutput),
 		NoTools:       len(e.Parameters) > 0 && !slices.Contains(e.Parameters, "tools"),
+		Vision:        slices.Contains(e.Architecture.Input, "image") || e.Type == visionModel,
 		NotChat:       len(e.Architecture.Output) > 0 && !slices.Contains(e.Architecture.Output, "text") || notChat(e.Type, e.ID),
 	}
 	in, inOK := perMillion(e.Pricing["prompt"])

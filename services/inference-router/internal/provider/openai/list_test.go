@@ -32,7 +32,7 @@ func TestLists(t *testing.T) {
 		},
 		"OpenRouter": {
 			map[string]string{"/v1/models": `{"data":[
-				{"id":"a/one","context_length":200000,"pricing":{"prompt":"0.00000125","completion":"0.00001","request":"0","image":"0"},"top_provider":{"context_length":128000,"max_completion_tokens":16384},"architecture":{"output_modalities":["text"]},"supported_parameters":["tools","max_tokens"]},
+				{"id":"a/one","context_length":200000,"pricing":{"prompt":"0.00000125","completion":"0.00001","request":"0","image":"0"},"top_provider":{"context_length":128000,"max_completion_tokens":16384},"architecture":{"input_modalities":["text","image"],"output_modalities":["text"]},"supported_parameters":["tools","max_tokens"]},
 				{"id":"a/free:free","context_length":8000,"pricing":{"prompt":"0","completion":"0"},"supported_parameters":["max_tokens"]},
 				{"id":"openrouter/auto","context_length":2000000,"pricing":{"prompt":"-1","completion":"-1"}},
 				{"id":"a/each","pricing":{"prompt":"0.000001","completion":"0.000001","request":"0.01"}},
@@ -41,7 +41,7 @@ func TestLists(t *testing.T) {
 				{"id":"a/fine","pricing":{"prompt":"0.0000000000001","completion":"0.000000075"}},
 				{"id":"a/picture","pricing":{"prompt":"0","completion":"0"},"architecture":{"output_modalities":["image"]}}]}`},
 			[]provider.Listed{
-				{ID: "a/one", ContextWindow: 128000, MaxOutput: 16384, Priced: true, InputPrice: 1_250_000, OutputPrice: 10_000_000},
+				{ID: "a/one", ContextWindow: 128000, MaxOutput: 16384, Vision: true, Priced: true, InputPrice: 1_250_000, OutputPrice: 10_000_000},
 				{ID: "a/free:free", ContextWindow: 8000, Priced: true, NoTools: true},
 				{ID: "openrouter/auto", ContextWindow: 2000000},
 				{ID: "a/each"},
@@ -55,9 +55,9 @@ func TestLists(t *testing.T) {
 			map[string]string{
 				"/v1/models":     `{"object":"list","data":[{"id":"tiny:latest","object":"model","created":1,"owned_by":"library"}]}`,
 				"GET /api/ps":    `{"models":[]}`,
-				"POST /api/show": `{"parameters":"num_predict                    40\nnum_ctx                        32768","model_info":{"general.architecture":"llama","llama.context_length":65536},"capabilities":["completion"]}`,
+				"POST /api/show": `{"parameters":"num_predict                    40\nnum_ctx                        32768","model_info":{"general.architecture":"llama","llama.context_length":65536},"capabilities":["completion","vision"]}`,
 			},
-			[]provider.Listed{{ID: "tiny:latest", ContextWindow: 32768, NoTools: true}},
+			[]provider.Listed{{ID: "tiny:latest", ContextWindow: 32768, NoTools: true, Vision: true}},
 		},
 		"Ollama, loaded": {
 			map[string]string{
@@ -70,16 +70,16 @@ func TestLists(t *testing.T) {
 		"LM Studio": {
 			map[string]string{
 				"/v1/models":     `{"data":[{"id":"qwen","owned_by":"organization_owner"},{"id":"vectors","owned_by":"organization_owner"}]}`,
-				"/api/v0/models": `{"data":[{"id":"qwen","type":"llm","max_context_length":131072,"loaded_context_length":8192},{"id":"vectors","type":"embeddings"}]}`,
+				"/api/v0/models": `{"data":[{"id":"qwen","type":"vlm","max_context_length":131072,"loaded_context_length":8192},{"id":"vectors","type":"embeddings"}]}`,
 			},
-			[]provider.Listed{{ID: "qwen", ContextWindow: 8192}, {ID: "vectors", NotChat: true}},
+			[]provider.Listed{{ID: "qwen", ContextWindow: 8192, Vision: true}, {ID: "vectors", NotChat: true}},
 		},
 		"llama.cpp": {
 			map[string]string{
 				"/v1/models": `{"models":[],"object":"list","data":[{"id":"model.gguf","owned_by":"llamacpp","meta":{"n_ctx_train":131072}}]}`,
-				"/props":     `{"default_generation_settings":{"n_ctx":16384}}`,
+				"/props":     `{"default_generation_settings":{"n_ctx":16384},"modalities":{"vision":true,"audio":false}}`,
 			},
-			[]provider.Listed{{ID: "model.gguf", ContextWindow: 16384}},
+			[]provider.Listed{{ID: "model.gguf", ContextWindow: 16384, Vision: true}},
 		},
 		"an addition of another type": {
 			map[string]string{"/v1/models": `{"data":[{"id":"m","context_length":"many"},{"id":"m"},{"id":""},5]}`},

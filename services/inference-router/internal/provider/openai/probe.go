@@ -85,6 +85,7 @@ func (p *Provider) showOllama(ctx context.Context, m *provider.Listed, loaded in
 	m.Remote = show.RemoteHost
 	if len(show.Capabilities) > 0 {
 		m.NoTools = !slices.Contains(show.Capabilities, "tools")
+		m.Vision = slices.Contains(show.Capabilities, "vision")
 		m.NotChat = !slices.Contains(show.Capabilities, "completion")
 	}
 }
@@ -120,6 +121,7 @@ func (p *Provider) probeLMStudio(ctx context.Context, models []provider.Listed) 
 		for i := range models {
 			if models[i].ID == e.ID {
 				models[i].ContextWindow = first(e.Loaded, e.Max, models[i].ContextWindow)
+				models[i].Vision = e.Type == visionModel
 				models[i].NotChat = notChat(e.Type, e.ID)
 			}
 		}
@@ -132,9 +134,13 @@ func (p *Provider) probeLlama(ctx context.Context, models []provider.Listed) {
 		Settings struct {
 			Window int64 `json:"n_ctx"`
 		} `json:"default_generation_settings"`
+		Modalities struct {
+			Vision bool `json:"vision"`
+		} `json:"modalities"`
 	}
 	if len(models) == 1 && p.ask(ctx, http.MethodGet, "/props", nil, &props) {
 		models[0].ContextWindow = first(props.Settings.Window, models[0].ContextWindow)
+		models[0].Vision = props.Modalities.Vision
 	}
 }
 

@@ -95,6 +95,17 @@ func Histories() []History {
 	add("arguments that are cut off", user("a"), says("", call("c1", `{"command":"l`)), result("c1", "1"))
 	add("two objects as arguments", user("a"), says("", call("c1", `{}{}`)), result("c1", "1"))
 	add("arguments with invalid UTF-8", user("a"), says("", call("c1", "{\"a\":\"\xff\"}")), result("c1", "1"))
+	// Images.
+	seen := func(text string, images ...api.Image) provider.Message {
+		return provider.Message{Role: provider.User, Content: text, Images: images}
+	}
+	add("an image", seen("what is this?", Image(0)))
+	add("an image without text", seen("", Image(0)))
+	add("an image beside white space", seen(" \n", Image(1)), user("a"))
+	add("images between texts", seen("one\ntwo\nthree", Image(3), Image(7), Image(13)))
+	add("images in messages that are joined", seen("a", Image(1)), seen("b", Image(0), ImageURL(1)))
+	add("an image after a result", user("a"), says("", call("c1", `{}`)), result("c1", "1"), seen("and this?", ImageURL(0)))
+	add("an image between a call and its result", user("a"), says("", call("c1", `{}`)), seen("wait", Image(0)), result("c1", "1"))
 	for _, h := range all {
 		if hasCalls(h.Messages) {
 			h.Name, h.NoTools = h.Name+", without tools", true
@@ -113,13 +124,21 @@ func hasCalls(messages []provider.Message) bool {
 	return false
 }
 
+// Image returns a small image at a place of a message.
+func Image(at int) api.Image {
+	return api.Image{At: at, MediaType: "image/gif", Data: []byte("GIF89a\x01\x00\x01\x00\x00\x00\x00")}
+}
+
+// ImageURL returns an image at an address, at a place of a message.
+func ImageURL(at int) api.Image { return api.Image{At: at, URL: "https://host.example/picture.png"} }
+
 // Tools returns the tools that requests with a [History] offer.
 func Tools() []api.Tool {
 	return []api.Tool{{Name: "exec", Description: "run a command", Schema: []byte(`{"type":"object","properties":{"command":{"type":"string"}}}`)}}
 }
 
 // RunHistories checks that a strict server accepts every history, and that the
-// conversation it received has every text of the original. start returns a provider at a
+// conversation it received has every text and image of the original. start returns a provider at a
 // server that refuses requests which the strictest one would refuse, and a function that
 // returns the conversation of the last request.
 func RunHistories(t *testing.T, start func(t *testing.T) (provider.Provider, func() []provider.Message)) {
@@ -135,18 +154,24 @@ func RunHistories(t *testing.T, start func(t *testing.T) (provider.Provider, fun
 				t.Fatalf("got %v, sent %+v", err, req.Messages)
 			}
 			var sent strings.Builder
+			images := 0
 			for _, m := range received() {
+				images += len(m.Images)
 				sent.WriteString(m.Content)
 				for _, c := range m.ToolCalls {
 					sent.WriteString(c.Arguments)
 				}
 			}
 			for _, m := range h.Messages {
+				images -= len(m.Images)
 				// The number of replacement characters for invalid bytes may differ.
 				text := strings.ToValidUTF8(strings.TrimSpace(m.Content), "")
 				if !strings.Contains(strings.ReplaceAll(sent.String(), "\uFFFD", ""), text) {
 					t.Errorf("the text %q is missing in %q", text, sent.String())
 				}
+			}
+			if images != 0 {
+				t.Errorf("the numbers of images sent and received differ by %d", images)
 			}
 		})
 	}

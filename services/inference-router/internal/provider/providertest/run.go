@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/anima-run/anima/pkg/api/chat"
+
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -96,6 +98,24 @@ func answers(t *testing.T, open Open) {
 		}
 		if keys[0] != Key {
 			t.Errorf("key: got %q", keys[0])
+		}
+	})
+
+	t.Run("images arrive at their places", func(t *testing.T) {
+		t.Parallel()
+		p, s := open(t)
+		s.Next(func(a *Answer) { a.Text("a cat"); a.Finish(provider.FinishStop); a.Done() })
+		req := Ask("one\ntwo")
+		req.Messages[0].Images = []provider.Image{Image(0), ImageURL(3), Image(7)}
+		res, err := p.Complete(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := s.Requests(); len(got) != 1 || !cmp.Equal(got[0].Messages, req.Messages) {
+			t.Errorf("(-want +got):\n%s", cmp.Diff(req.Messages, got[0].Messages))
+		}
+		if want := 2*chat.ImageTokens(Image(0)) + chat.ImageTokens(ImageURL(0)); res.Usage.Input < want {
+			t.Errorf("estimated input: got %d tokens, want at least %d for the images", res.Usage.Input, want)
 		}
 	})
 

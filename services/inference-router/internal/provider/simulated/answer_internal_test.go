@@ -26,7 +26,7 @@ func TestDigest(t *testing.T) {
 			t.Errorf("%+v: got %s, want %s", req, got, want)
 		}
 	}
-	if got := reflect.TypeFor[provider.Message]().NumField() + reflect.TypeFor[provider.ToolCall]().NumField(); got != 4+3 {
-		t.Errorf("got %d fields of messages and calls, want 7: the digest includes the new ones", got)
+	if got := reflect.TypeFor[provider.Message]().NumField() + reflect.TypeFor[provider.ToolCall]().NumField(); got != 5+3 {
+		t.Errorf("got %d fields of messages and calls, want 8: the digest includes the new ones", got)
 	}
 }

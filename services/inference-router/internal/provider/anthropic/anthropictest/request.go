@@ -8,8 +8,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"regexp"
 	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -45,7 +49,29 @@ type Block struct {
 	Input     json.RawMessage `json:"input"`
 	ToolUseID string          `json:"tool_use_id"`
 	Content   string          `json:"content"`
+	Source    *Source         `json:"source"`
 	Cache     *Cache          `json:"cache_control"`
+}
+
+// Source is the source of an image.
+type Source struct {
+	Type      string `json:"type"`
+	MediaType string `json:"media_type"`
+	Data      []byte `json:"data"`
+	URL       string `json:"url"`
+}
+
+// check checks the source of an image.
+func (s *Source) check() error {
+	switch {
+	case s == nil:
+		return fmt.Errorf("source: field required")
+	case s.Type == "base64" && len(s.Data) > 0 && s.URL == "" && s.MediaType == http.DetectContentType(s.Data):
+		return nil
+	case s.Type == "url" && strings.HasPrefix(s.URL, "https://") && s.MediaType == "" && len(s.Data) == 0:
+		return nil
+	}
+	return fmt.Errorf("source: %q is not the source of an image", s.Type)
 }
 
 // Cache marks the end of a cached part of the prompt.
@@ -162,6 +188,11 @@ func (m Message) check(ids map[string]bool, open []string) (calls []string, err 
 			return nil, fmt.Errorf("content.%d: text content blocks must be non-empty", i)
 		case b.Type == "text":
 			others = true
+		case b.Type == "image" && m.Role == "user":
+			others = true
+			if err := b.Source.check(); err != nil {
+				return nil, fmt.Errorf("content.%d: %w", i, err)
+			}
 		case b.Type == "tool_use" && m.Role == "assistant":
 			if !word.MatchString(b.ID) || ids[b.ID] {
 				return nil, fmt.Errorf("content.%d: tool_use id %q is not valid or not unique", i, b.ID)
@@ -209,10 +240,11 @@ func (r Request) Neutral() provider.Request {
 		for _, b := range m.Content {
 			switch b.Type {
 			case "text":
-				if spoken {
-					own.Content += "\n"
-				}
-				own.Content, spoken = own.Content+b.Text, true
+				chat.Add(&own, chat.Part{Text: b.Text})
+				spoken = true
+			case "image":
+				chat.Add(&own, chat.Part{Image: &api.Image{MediaType: b.Source.MediaType, Data: b.Source.Data, URL: b.Source.URL}})
+				spoken = true
 			case "tool_use":
 				own.ToolCalls, spoken = append(own.ToolCalls, provider.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)}), true
 			case "tool_result":

@@ -1,0 +1,79 @@
+package surface
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// openAIPart is a part of a content in the two protocols of OpenAI. They differ in the
+// types and in the field of an image, which is an object or a text.
+type openAIPart struct {
+	Type    string          `json:"type"`
+	Text    string          `json:"text"`
+	Refusal string          `json:"refusal"`
+	Image   json.RawMessage `json:"image_url"`
+	Detail  string          `json:"detail"` // of an image in the protocol of responses
+}
+
+// messageOf returns a message with a content, which is a string, null or a list of parts.
+// The role developer is that of the system.
+func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
+	out := api.ChatMessage{Role: role}
+	if role == "developer" {
+		out.Role = provider.System
+	}
+	if len(notNull(raw)) == 0 || json.Unmarshal(raw, &out.Content) == nil {
+		return out, nil
+	}
+	var parts []openAIPart
+	if json.Unmarshal(raw, &parts) != nil {
+		return out, errors.New("the content is neither a text nor a list of parts")
+	}
+	for _, p := range parts {
+		switch {
+		case p.Type == "text", p.Type == "input_text", p.Type == "output_text": // the latter two in a response
+			chat.Add(&out, chat.Part{Text: p.Text})
+		case p.Type == "refusal":
+			chat.Add(&out, chat.Part{Text: p.Refusal})
+		case (p.Type == "image_url" || p.Type == "input_image") && role == provider.User:
+			picture, err := p.image()
+			if err != nil {
+				return out, fmt.Errorf("a part of type %q: %w", p.Type, err)
+			}
+			chat.Add(&out, chat.Part{Image: &picture})
+		default:
+			return out, fmt.Errorf("a part of type %q is not supported for the role %s", p.Type, role)
+		}
+	}
+	return out, nil
+}
+
+// image returns the image of a part.
+func (p openAIPart) image() (api.Image, error) {
+	var address string
+	if json.Unmarshal(p.Image, &address) != nil {
+		var object struct {
+			URL    string `json:"url"`
+			Detail string `json:"detail"`
+		}
+		if json.Unmarshal(p.Image, &object) != nil {
+			return api.Image{}, errors.New("its image_url is missing; files are not supported")
+		}
+		address, p.Detail = object.URL, object.Detail
+	}
+	picture, err := chat.ImageOf(address)
+	picture.Detail = p.Detail
+	return picture, err
+}
+
+// textOf returns the text of a content without images.
+func textOf(raw json.RawMessage) (string, error) {
+	m, err := messageOf(provider.System, raw)
+	return m.Content, err
+}
