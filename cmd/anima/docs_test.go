@@ -275,6 +275,8 @@ func TestMetricsDoc(t *testing.T) {
 	m.cli("session", "send", "lucky", "sleep")
 	m.run("", "session", "send", "poor", "who pays?")
 	m.cli("model", "matrix", "reset")
+	u.try(http.MethodGet, "/v1/credits/balance", "", map[string]string{"Authorization": api.NewKey()})
+	u.try(http.MethodPost, "/v1/auth/verify", "{}", nil)
 	u.poison(api.AgentChanged{Agent: "nova"})
 
 	want := declared(t)

@@ -317,6 +317,27 @@ Examples:
   anima social inbox lucky --status received
   anima social inbox lucky --watch`,
 
+		"key create": `A program sends the key as Authorization (with or without Bearer) or X-API-Key. It acts for
+this agent only: read permits the balance, prices and models; spend permits transfers and
+model calls, which the agent pays. The key is printed once; only its hash is stored.
+
+Examples:
+  anima key create lucky
+  anima key create lucky --name dashboard --scopes read --expires 720h
+  KEY=$(anima key create lucky)
+  anima key create 0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed --name client`,
+
+		"key list": `The list has the beginning of each key, not the key itself, and keys that ended in the last 30 days.
+
+Examples:
+  anima key list
+  anima key list lucky -o json`,
+
+		"key revoke": `The HTTP API refuses the key at the latest five seconds later.
+
+Examples:
+  anima key revoke 5f1c0ffee0ddba11`,
+
 		"social send": `The message is signed with the agent's wallet, and its sender is the agent.
 
 Examples:

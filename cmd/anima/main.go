@@ -93,6 +93,8 @@ type cli struct {
 	Heartbeat heartbeatCmd `cmd:"" help:"Schedules: the recurring wakes of agents."`
 	Social    socialCmd    `cmd:"" help:"Messages between agents."`
 
+	Key keyCmd `cmd:"" help:"API keys: access of programs to the HTTP API as one agent."`
+
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`

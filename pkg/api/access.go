@@ -64,7 +64,7 @@ func accessOf(o Owner) Access {
 		}
 	case Inference:
 		return Access{
-			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}},
+			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}, AuthenticateKey{}},
 			Keys:  []string{HealthKeys, MatrixKey},
 		}
 	case Heartbeat:
@@ -75,7 +75,7 @@ func accessOf(o Owner) Access {
 	case Social:
 		return Access{Calls: []Message{ListKeys{}, SignMessage{}}, Consumes: []Message{AgentChanged{}}}
 	case Treasury:
-		return Access{Calls: []Message{ListKeys{}}}
+		return Access{Calls: []Message{ListKeys{}, AuthenticateKey{}}}
 	case Policy:
 	}
 	return Access{}

@@ -83,6 +83,9 @@ func Contracts() []Contract {
 		Session: "lucky-task-" + goal.ID + "-1-1", Priority: 50, Dependencies: []string{}, Attempt: 1, Run: run, MaxRetries: 3, Deadline: at,
 		TimeoutMS: 300_000, Estimate: 40 * Cent, Spent: 0, StartedAt: at,
 	}}
+	apiKey := APIKey{
+		ID: "5f1c0ffee0ddba11", Hint: "anima_k_abcd", Address: adr, Agent: "lucky", Name: "script", Scopes: []Scope{ScopeRead}, CreatedAt: at,
+	}
 	skill := Skill{Name: "weather", Description: "How to look the weather up.", Status: "active", Usable: true, Origin: "a file of the workspace"}
 
 	return []Contract{
@@ -246,6 +249,10 @@ func Contracts() []Contract {
 		{SettleInbox{Agent: "bob", Run: run}, InboxCount{Unread: 0}},
 		{ListInbox{Agent: "bob"}, Inbox{Messages: []InboxMessage{inbox}}},
 		{CountInbox{Agent: "bob"}, InboxCount{Unread: 1}},
+		{AuthenticateKey{Hash: "5f1c"}, KeyIdentity{Key: apiKey.ID, Address: adr, Account: "lucky", Scopes: apiKey.Scopes}},
+		{CreateKey{Hash: "5f1c", Hint: apiKey.Hint, Agent: "lucky", Name: apiKey.Name, Scopes: apiKey.Scopes}, apiKey},
+		{ListAPIKeys{Agent: "lucky"}, APIKeys{Keys: []APIKey{apiKey}}},
+		{RevokeKey{ID: apiKey.ID}, apiKey},
 		{MessageReceived{ID: "m1", Agent: "bob", From: adr, At: at}, nil},
 	}
 }

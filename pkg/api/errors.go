@@ -44,6 +44,7 @@ const (
 	ReasonNoSpace      = "no_space"             // Unavailable: only the reserve of the disk is free
 	ReasonOverflow     = "irreducible_overflow" // Invalid: the context cannot be reduced to the window
 	ReasonKeyTaken     = "key_taken"            // Conflict: the idempotency key belongs to another request
+	ReasonScope        = "scope"                // Denied: the API key does not permit it
 	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body exceeds its limit
 	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
 	ReasonNotSigned    = "not_signed"           // Denied: the signer refuses the data, whatever the caller has decided

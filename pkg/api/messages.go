@@ -113,6 +113,10 @@ func Messages() []Message {
 		SettleInbox{},
 		ListInbox{},
 		CountInbox{},
+		AuthenticateKey{},
+		CreateKey{},
+		ListAPIKeys{},
+		RevokeKey{},
 		MessageReceived{},
 	}
 }

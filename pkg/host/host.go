@@ -22,6 +22,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -302,9 +303,12 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 		return err
 	}
 	p.status.set(s.Name, "starting")
+	keys := newKeyring(p.Now, func(ctx context.Context, m api.AuthenticateKey) (api.KeyIdentity, error) {
+		return bus.Call[api.KeyIdentity](ctx, b, m)
+	})
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Data: dataOf(p.Config, s), HTTP: serviceRoutes{p.edge, prov.TracerProvider()},
+		Data: dataOf(p.Config, s), HTTP: serviceRoutes{edge: p.edge, tracers: prov.TracerProvider(), keys: keys},
 		service: s, cfg: p.Config, lookup: p.Lookup, status: p.status, ready: ready,
 	})
 }

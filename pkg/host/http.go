@@ -1,7 +1,6 @@
 package host
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -94,12 +93,7 @@ func (e *edge) authorize(r *http.Request) error {
 	if e.open {
 		return &api.Error{Code: api.Denied, Message: "no operator's token is configured", Next: "set ANIMA_TOKEN_FILE and start again"}
 	}
-	given := cmp.Or(r.Header.Get("Authorization"), r.Header.Get("X-Api-Key")) // the latter is Anthropic's
-	// The scheme is case-insensitive (RFC 9110 §11.1); existing clients send the key
-	// without a scheme (docs/reference/platform.md, HTTP access).
-	if scheme, key, ok := strings.Cut(given, " "); ok && strings.EqualFold(scheme, "Bearer") {
-		given = strings.TrimLeft(key, " ")
-	}
+	given := Credential(r)
 	sum := sha256.Sum256([]byte(given))
 	if given == "" || subtle.ConstantTimeCompare(sum[:], e.token[:]) != 1 {
 		return &api.Error{Code: api.Denied, Message: "the operator's token is missing or wrong", Next: "send Authorization: Bearer <token>; anima up writes the token into its data folder"}

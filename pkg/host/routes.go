@@ -5,6 +5,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
@@ -15,6 +16,9 @@ type Routes interface {
 	// HandleAs is Handle for a route of another protocol: refuse writes the answer to a
 	// request without the token, with the given status.
 	HandleAs(pattern string, refuse func(w http.ResponseWriter, status int, err error), h http.HandlerFunc)
+	// Keyed is HandleAs for a route that also the holders of API keys with a scope may use.
+	// [CallerOf] tells the handler who sent the request.
+	Keyed(pattern string, scope api.Scope, refuse func(w http.ResponseWriter, status int, err error), h http.HandlerFunc)
 	// Public adds a route that does its own authentication, or needs none.
 	Public(pattern string, h http.HandlerFunc)
 }
@@ -23,6 +27,7 @@ type Routes interface {
 type serviceRoutes struct {
 	edge    *edge
 	tracers trace.TracerProvider
+	keys    *keyring
 }
 
 func (r serviceRoutes) Public(pattern string, h http.HandlerFunc) {
@@ -35,4 +40,24 @@ func (r serviceRoutes) Handle(pattern string, h http.HandlerFunc) {
 
 func (r serviceRoutes) HandleAs(pattern string, refuse func(http.ResponseWriter, int, error), h http.HandlerFunc) {
 	r.edge.HandleAs(pattern, refuse, telemetry.NewHandler(r.tracers, h).ServeHTTP)
+}
+
+// Keyed checks the key within the span of the request, because it may ask social.
+func (r serviceRoutes) Keyed(pattern string, scope api.Scope, refuse func(http.ResponseWriter, int, error), h http.HandlerFunc) {
+	r.edge.Public(pattern, telemetry.NewHandler(r.tracers, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var caller Caller
+		if r.edge.authorize(req) != nil {
+			var err error
+			if caller, err = r.keys.caller(req.Context(), Credential(req), scope); err != nil {
+				status := StatusOf(err)
+				if status == http.StatusForbidden && api.ReasonOf(err) != api.ReasonScope {
+					status = http.StatusUnauthorized
+				}
+				SetRetryAfter(w, status, err)
+				refuse(w, status, err)
+				return
+			}
+		}
+		h(w, withCaller(req, caller))
+	})).ServeHTTP)
 }

@@ -32,13 +32,13 @@ const (
 // httpRoutes adds the routes of the HTTP surfaces: the protocols of OpenAI and Anthropic
 // before the same calls as over NATS.
 func (h *handlers) httpRoutes(routes host.Routes) {
-	routes.Handle("GET /v1/models", h.httpModels)
+	routes.Keyed("GET /v1/models", api.ScopeRead, host.WriteError, h.httpModels)
 	for pattern, d := range map[string]surface.Dialect{
 		"POST /v1/chat/completions":   surface.OpenAI{},
 		"POST /v1/responses":          surface.Responses{},
 		"POST /anthropic/v1/messages": surface.Anthropic{},
 	} {
-		routes.HandleAs(pattern, d.Refuse, func(w http.ResponseWriter, r *http.Request) { h.httpCall(w, r, d) })
+		routes.Keyed(pattern, api.ScopeSpend, d.Refuse, func(w http.ResponseWriter, r *http.Request) { h.httpCall(w, r, d) })
 	}
 }
 
@@ -81,9 +81,15 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 // httpRequest returns the call of an HTTP request. The agent's tier is that of its balance;
 // if the balance cannot be read, the tier is unknown.
 func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest, error) {
-	agent := r.Header.Get(headerAgent)
-	if agent == "" {
+	agent, caller := r.Header.Get(headerAgent), host.CallerOf(r.Context())
+	if agent == "" && caller.Operator() {
 		agent = in.User
+	}
+	if !caller.Operator() {
+		var err error
+		if agent, err = caller.Acts(agent); err != nil {
+			return callRequest{}, err
+		}
 	}
 	if !api.ValidKey(agent) {
 		return callRequest{}, &api.Error{

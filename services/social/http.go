@@ -135,6 +135,10 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 	if err != nil {
 		return err
 	}
+	return decodeBody(body, v)
+}
+
+func decodeBody(body []byte, v any) error {
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(v); err != nil {
 		return errors.Join(api.Errorf(api.Invalid, "the body is not valid JSON for this route: %v", err), err)
 	}

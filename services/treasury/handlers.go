@@ -208,9 +208,9 @@ type credits struct {
 }
 
 func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
-	agent := r.URL.Query().Get("agent")
-	if agent == "" {
-		host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "no agent is named", Next: "ask for /v1/credits/balance?agent=<id>"})
+	agent, err := host.CallerOf(r.Context()).Acts(r.URL.Query().Get("agent"))
+	if err != nil {
+		host.WriteError(w, 0, err)
 		return
 	}
 	b, err := h.getBalance(r.Context(), api.GetBalance{Agent: agent})

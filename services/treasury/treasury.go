@@ -81,7 +81,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel}
-	env.HTTP.Handle("GET /v1/credits/balance", h.creditsBalance)
+	env.HTTP.Keyed("GET /v1/credits/balance", api.ScopeRead, host.WriteError, h.creditsBalance)
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -22,6 +22,8 @@ type Store interface {
 	MailboxState(ctx context.Context, agent, run string) (MailboxState, error)
 	// AddressOf returns the address of an agent, or "" if it has none or is unknown.
 	AddressOf(ctx context.Context, agent string) (string, error)
+	// AgentAt returns the agent with an address, or "" if there is none.
+	AgentAt(ctx context.Context, address string) (string, error)
 	// Claim assigns messages to a run and returns them: those that the run has already
 	// claimed, otherwise at most limit of the oldest unclaimed ones, of one sender or
 	// ("") of all, as many as fit into one response. Two runs never have a claim on the

@@ -166,3 +166,14 @@ func Address(s string) (string, error) {
 
 // Display returns the EIP-55 form of a valid address, for responses.
 func Display(address string) string { return common.HexToAddress(address).Hex() }
+
+// SignedBy reports whether signature is a signature of a text, in the form of EIP-191, by
+// the key of an address. It returns an api.Invalid error for a signature in the wrong
+// form.
+func SignedBy(address, text, signature string) (bool, error) {
+	sig, err := parseSignature(signature)
+	if err != nil {
+		return false, err
+	}
+	return sig.signer(text) == strings.ToLower(address), nil
+}

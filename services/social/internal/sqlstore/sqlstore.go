@@ -1,4 +1,4 @@
-// Package sqlstore stores messages and the directory of local agents in SQL, on SQLite and
+// Package sqlstore stores messages, API keys and the directory of local agents in SQL, on SQLite and
 // Postgres. It must not depend on the content or the recipients of announcements: it only
 // ensures that they are in the same transaction as the change.
 package sqlstore
@@ -169,6 +169,11 @@ func (s *Store) AddressOf(ctx context.Context, agent string) (string, error) {
 		return "", nil
 	}
 	return address, err
+}
+
+// AgentAt implements [inbox.Store].
+func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
+	return agentAt(ctx, s.db, address)
 }
 
 // Prune implements [inbox.Store].
