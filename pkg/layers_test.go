@@ -16,13 +16,13 @@ import (
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	order := []string{
-		"api", "spelling", "wait", // 0: the contracts, similar words, and pauses
+		"api", "spelling", "wait", "safehttp", // 0: the contracts, similar words, pauses, and requests to the internet
 		"config", "disk", "telemetry", "failpoint", "sqldb", "embednats", // 1: one technology each
 		"bus", "outbox", "cursor", "lease", // 2: messaging
 		"host", "executor", // 3: execution of services and of tools
 		"apptest", // 4: test support for services
 	}
-	layer := map[string]int{"api": 0, "spelling": 0, "wait": 0, "config": 1, "disk": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "cursor": 2, "lease": 2, "host": 3, "executor": 3, "apptest": 4}
+	layer := map[string]int{"api": 0, "spelling": 0, "wait": 0, "safehttp": 0, "config": 1, "disk": 1, "telemetry": 1, "sqldb": 1, "embednats": 1, "failpoint": 1, "bus": 2, "outbox": 2, "cursor": 2, "lease": 2, "host": 3, "executor": 3, "apptest": 4}
 	place := map[string]int{}
 	for i, name := range order {
 		place[name] = i

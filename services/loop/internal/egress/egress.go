@@ -24,7 +24,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
+	"github.com/anima-run/anima/pkg/safehttp"
 )
 
 // Timeouts of the proxy.

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api/catalog"
+	"github.com/anima-run/anima/pkg/safehttp"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sanitize"
 	"github.com/anima-run/anima/services/loop/internal/tools"

@@ -10,8 +10,7 @@ import (
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
-
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
+	"github.com/anima-run/anima/pkg/safehttp"
 )
 
 // TestDocumentedServers tests that the examples of docs/tools-skills-mcp.md are valid

@@ -26,9 +26,9 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/safehttp"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
+	"github.com/anima-run/anima/pkg/safehttp"
 )
 
 func parsed(t *testing.T, text string) any {

@@ -15,8 +15,7 @@ import (
 	"strings"
 
 	"github.com/anima-run/anima/pkg/config"
-
-	"github.com/anima-run/anima/services/loop/internal/safehttp"
+	"github.com/anima-run/anima/pkg/safehttp"
 )
 
 // Server is one MCP server of an agent: a program with arguments and environment, or a

@@ -24,7 +24,7 @@ var ErrPrivate = errors.New("the address is not on the public internet")
 // Options are the options of a client. The zero value is correct for URLs from agents.
 type Options struct {
 	// AllowPrivate allows http, loopback and private addresses, for servers that the
-	// operator runs next to loop and for tests.
+	// operator runs next to the service and for tests.
 	AllowPrivate bool
 	Roots        *x509.CertPool // nil means the roots of the system
 	HeaderWait   time.Duration  // time limit until the response headers; 0 means 30 s
