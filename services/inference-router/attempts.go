@@ -14,6 +14,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
 // Waits before a call is repeated.
@@ -116,7 +117,7 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		return api.Completion{}, err
 	}
 	return h.calls.do(ctx, req.Complete, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
-		paid, found, tried, err := h.store.Lookup(ctx, req.ID)
+		paid, found, tried, err := h.lookup(ctx, req)
 		if err != nil {
 			return api.Completion{}, err
 		}
@@ -142,6 +143,14 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		defer leave()
 		return c.tryCandidates(ctx)
 	})
+}
+
+// lookup returns the stored answer to a call, or the counts of its failed attempts.
+func (h *handlers) lookup(ctx context.Context, req callRequest) (paid sqlstore.StoredCall, found bool, tried sqlstore.FailureCounts, err error) {
+	if req.fresh {
+		return paid, false, tried, nil
+	}
+	return h.store.Lookup(ctx, req.ID)
 }
 
 // tryCandidates tries the candidates until one answers.

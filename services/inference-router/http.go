@@ -6,18 +6,12 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/surface"
 )
-
-// balanceTimeout is how long a call waits for the tier of its agent. Without it the call is
-// routed like one of an agent with an unknown balance.
-const balanceTimeout = 2 * time.Second
 
 // maxCallBody is the largest body of a model call over HTTP, in bytes.
 const maxCallBody = 8 << 20
@@ -78,8 +72,8 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	out.end(answer, err, func(err error) { refuse(w, d, err) })
 }
 
-// httpRequest returns the call of an HTTP request. The agent's tier is that of its balance;
-// if the balance cannot be read, the tier is unknown.
+// httpRequest returns the call of an HTTP request. See
+// [handlers.tierOf] for the tier.
 func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest, error) {
 	agent, caller := r.Header.Get(headerAgent), host.CallerOf(r.Context())
 	if agent == "" && caller.Operator() {
@@ -98,7 +92,8 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 		}
 	}
 	key := r.Header.Get(headerKey)
-	if key == "" {
+	fresh := key == ""
+	if fresh {
 		key = rand.Text()
 	}
 	req := callRequest{
@@ -106,7 +101,7 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 			ID: "http/" + agent + "/" + key, Agent: agent, Session: "http", Turn: "http/" + key, Task: api.TaskTurn, Model: in.Model,
 			Messages: in.Messages, Tools: in.Tools, MaxTokens: in.MaxTokens,
 		},
-		options: in.Options,
+		options: in.Options, fresh: fresh,
 	}
 	if task := r.Header.Get(headerTask); task != "" {
 		req.Task = api.Task(task)
@@ -114,18 +109,9 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 	if len(req.ID) > maxID {
 		return req, api.Errorf(api.Invalid, "the header %s is longer than %d bytes", headerKey, maxID-len("http/")-len(agent)-1)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), balanceTimeout)
-	defer cancel()
-	funds, err := bus.Call[api.Balance](ctx, h.bus, api.GetBalance{Agent: agent})
-	switch {
-	case err == nil:
-		req.Tier = funds.Tier
-	case api.CodeOf(err) == api.NotFound: // not 404, which clients take for a wrong address and retry
-		return req, &api.Error{Code: api.Invalid, Message: "the agent " + agent + " has no account", Next: "anima agent list shows the agents"}
-	default:
-		h.log.WarnContext(r.Context(), "balance not read, the tier is unknown", "agent", agent, "err", err)
-	}
-	return req, nil
+	var err error
+	req.Tier, err = h.tierOf(r.Context(), agent)
+	return req, err
 }
 
 // refuse writes an error with its status and, where a later request may succeed, the time

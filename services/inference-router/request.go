@@ -18,6 +18,7 @@ type callRequest struct {
 
 	raw     *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
 	options provider.Options        // of a call over HTTP
+	fresh   bool                    // the router made the id: nothing is stored of the call
 }
 
 // readRequest reads a call with an encoded prompt. It checks the encoded bytes,

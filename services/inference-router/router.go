@@ -331,6 +331,7 @@ type handlers struct {
 	rates       *ratelimit.Limiter
 	calls       callGroup
 	toolLists   toolLists
+	tiers       tiers
 	settler     settler
 	unsure      unsure
 	singleUntil atomic.Int64  // until this time, in Unix µs, settlements are sent one by one

@@ -79,6 +79,9 @@ func (h *handlers) settle(ctx context.Context, p sqlstore.StoredCall) (*api.Fund
 	if err != nil {
 		h.signalUnsettled()
 	}
+	if funds != nil {
+		h.tiers.set(p.Call.Agent, funds.Tier, h.now())
+	}
 	return funds, err
 }
 
