@@ -113,6 +113,25 @@ func HealthKey(provider, model string) string {
 // HealthKeys is the pattern that matches the health of all models.
 const HealthKeys = "health.*"
 
+// AttemptKey returns the key of the [AttemptQuery] about an attempt. It has a hash of the
+// hold's id, which may have characters that a key cannot have.
+func AttemptKey(hold string) string {
+	sum := sha256.Sum256([]byte(hold))
+	return "attempt." + hex.EncodeToString(sum[:16])
+}
+
+// AttemptKeys is the pattern that matches the queries about all attempts.
+const AttemptKeys = "attempt.*"
+
+// AttemptQuery is a question of a replica of inference-router to the others: which of them
+// works on the attempt that is paid from a hold? The one that does stores itself as the
+// Holder. The key is deleted when the question is answered or not asked any more.
+type AttemptQuery struct {
+	Hold   string `json:"hold"`
+	By     string `json:"by"`               // the owner that asks
+	Holder string `json:"holder,omitempty"` // the owner that works on the attempt; "": no answer yet
+}
+
 // RouteHealth is the state of the breaker of a model at a provider, and the time before
 // which the provider asks not to be called. Replicas of inference-router share it. Times
 // are in Unix microseconds; 0 is none.

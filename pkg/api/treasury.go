@@ -63,6 +63,9 @@ type Hold struct {
 	Turn      string `json:"turn,omitempty"`
 	ExpiresAt int64  `json:"expiresAt"` // treasury releases the hold afterwards
 	Asset     Asset  `json:"asset,omitempty"`
+	// Payee is the account that the holder is about to pay. Whoever settles the hold of a
+	// crashed holder reads it in the [HoldState]; treasury does not use it. "": unknown.
+	Payee string `json:"payee,omitempty"`
 }
 
 // Settle transfers Amount of a hold to Payee and releases the rest. The answer is the
@@ -149,9 +152,14 @@ type HoldState struct {
 	// one. 0: unknown, from an earlier release.
 	ExpiresAt int64 `json:"expiresAt,omitempty"`
 	Asset     Asset `json:"asset,omitempty"`
+	// Category, Turn and Payee are those of the request, and the Payee of a settled hold is
+	// the account that was paid. "": unknown, from an earlier release.
+	Category string `json:"category,omitempty"`
+	Turn     string `json:"turn,omitempty"`
+	Payee    string `json:"payee,omitempty"`
 }
 
-// ListHolds requests [Holds]; Agent "" means all agents, Status "" means active. Limit
+// ListHolds requests [Holds], the oldest first; Agent "" means all agents, Status "" means active. Limit
 // 0 means 100, and at most 250 holds are returned.
 type ListHolds struct {
 	Agent  string     `json:"agent,omitempty"`

@@ -3,8 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +10,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/telemetry"
 
@@ -31,8 +28,13 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	if m.most > 0 {
 		if hold, err = m.reserve(ctx, c); err != nil {
 			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
+			if e, ok := errors.AsType[*answeredError](err); ok {
+				c.answered = true
+				return m.h.answer(ctx, m.req.Agent, e.stored, c.out.answer)
+			}
 			return answer, err
 		}
+		defer m.h.working.end(hold)
 	}
 	began := m.h.now()
 	sent := ctx.Err() == nil
@@ -209,92 +211,5 @@ func (m *candidate) endAttempt(ctx context.Context, c *callState, f sqlstore.Fai
 	if err := m.h.endFailed(ctx, f); err != nil {
 		m.h.log.WarnContext(ctx, "hold of a failed attempt not ended, retrying later", "hold", f.Hold, "err", err)
 		m.h.signalUnsettled()
-	}
-}
-
-// maxHolds is how many holds one call may have; callers give up earlier.
-const maxHolds = 32
-
-// reserve holds the credits of an attempt and returns the id of the hold. Each attempt has
-// a hold of its own. If a hold with the id exists, an earlier try of the call made it. If
-// it has ended, reserve continues with the next id. If it is active, reserve ends it as
-// that of a lost attempt and continues with the next id; see [candidate.lose]. A hold
-// that this process asked for without an answer, so that no call was made on it, is used.
-//
-// A treasury of the release before does not tell when a hold was made. Then an active hold
-// is used unless it belongs to a failed attempt.
-//
-// reserve ignores the cancellation of ctx: treasury may have made the hold already, and
-// without its id it would not be released.
-func (m *candidate) reserve(ctx context.Context, c *callState) (string, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-	defer cancel()
-	tried := c.tries > 0 || c.failedCost > 0
-	for n := range maxHolds {
-		id := m.hold
-		if n > 0 {
-			id += "/" + strconv.Itoa(n)
-		}
-		unsure := m.h.unsure.has(id)
-		state, own, err := m.h.hold(ctx, id, m.req.Agent, m.req.Turn, m.most)
-		switch {
-		case api.CodeOf(err) == api.Conflict:
-			m.supersede(ctx, c, id)
-		case err != nil:
-			if api.CodeOf(err) == api.Unavailable || ctx.Err() != nil {
-				m.h.unsure.add(id)
-				m.h.signalUnsettled()
-			}
-			return "", err
-		case state.Status != api.HoldActive:
-		case unsure && m.h.unsure.take(id):
-			return id, nil
-		case unsure: // it is being released
-		case !own:
-			m.lose(ctx, c, state)
-		case state.ExpiresAt != 0 || !tried || !m.ended(ctx, id):
-			return id, nil
-		}
-	}
-	return "", api.Errorf(api.Conflict, "call %s was started %d times, which is the limit; use a new call id", m.req.ID, maxHolds)
-}
-
-// ended reports whether a hold belongs to a stored answer or a failed attempt, and ends it
-// in that case.
-func (m *candidate) ended(ctx context.Context, id string) bool {
-	found, err := m.h.settleHold(ctx, id)
-	if err != nil {
-		m.h.log.WarnContext(ctx, "hold of an earlier attempt not ended, retrying later", "hold", id, "err", err)
-		m.h.signalUnsettled()
-	}
-	return found || err != nil // after an error the owner of the hold is unknown: using another hold is safe
-}
-
-// lose ends the hold of an earlier attempt without an outcome: its process crashed, or it
-// is in progress at another replica. The provider may have billed all that the attempt was
-// allowed to use, so lose stores it as a failed attempt with the whole hold as its cost.
-// It does not count as a try. All replicas store the same row.
-func (m *candidate) lose(ctx context.Context, c *callState, hold api.HoldState) {
-	if m.ended(ctx, hold.ID) {
-		return
-	}
-	used := provider.Usage{Input: 2 * m.ask.Estimate(), Output: m.limit, Estimated: true}
-	f := sqlstore.FailedAttempt{
-		Call: m.row(ctx, used, 0), Run: m.req.Run, Kind: string(provider.Lost), Message: "the attempt was lost: its outcome is unknown", Hold: hold.ID,
-	}
-	f.Call.Cost = hold.Amount
-	f.Call.At = hold.ExpiresAt - holdTime.Microseconds()
-	m.endAttempt(ctx, c, f)
-}
-
-// supersede ends the active hold of an earlier try of the call with another prompt.
-func (m *candidate) supersede(ctx context.Context, c *callState, id string) {
-	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
-	if err != nil {
-		m.h.log.WarnContext(ctx, "hold not ended, it expires by itself", "hold", id, "err", err)
-		return
-	}
-	if i := slices.IndexFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id }); i >= 0 {
-		m.lose(ctx, c, own.Holds[i])
 	}
 }

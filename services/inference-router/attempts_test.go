@@ -126,7 +126,7 @@ func (b *books) service() host.Service {
 				if b.holds[m.ID] == nil {
 					b.holds[m.ID] = &api.HoldState{ID: m.ID, Agent: m.Agent, Status: api.HoldActive, Amount: m.Amount}
 					if !b.past {
-						b.holds[m.ID].ExpiresAt = m.ExpiresAt
+						b.holds[m.ID].ExpiresAt, b.holds[m.ID].Category, b.holds[m.ID].Turn, b.holds[m.ID].Payee = m.ExpiresAt, m.Category, m.Turn, m.Payee
 					}
 				}
 				return *b.holds[m.ID], nil
@@ -134,7 +134,16 @@ func (b *books) service() host.Service {
 			bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
 				return b.end(m.ID, api.HoldReleased, 0)
 			}),
-			bus.Reply(func(context.Context, api.ListHolds) (api.Holds, error) { return api.Holds{}, nil }),
+			bus.Reply(func(_ context.Context, m api.ListHolds) (out api.Holds, _ error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				for _, h := range b.holds {
+					if h.Status == api.HoldActive && (m.Agent == "" || m.Agent == h.Agent) {
+						out.Holds = append(out.Holds, *h)
+					}
+				}
+				return out, nil
+			}),
 		}
 		if !b.past {
 			routes = append(routes, bus.Reply(func(ctx context.Context, m api.SettleMany) (api.Settled, error) {

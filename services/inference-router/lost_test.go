@@ -1,11 +1,16 @@
 package router_test
 
 import (
+	"context"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	router "github.com/anima-run/anima/services/inference-router"
 )
 
 func answersAtOnce(t *testing.T) *server {
@@ -48,7 +53,7 @@ func TestLostAttempt(t *testing.T) {
 		if h := holdOf(t, b, name+"/0"); h.Status != api.HoldSettled || h.Settled != left.Amount {
 			t.Errorf("%s: got %+v, want the lost hold paid whole", name, h)
 		}
-		if h := holdOf(t, b, name+"/0/1"); h.Status != api.HoldSettled || h.Settled != one.Cost {
+		if h := holdOf(t, b, name+"/0.1"); h.Status != api.HoldSettled || h.Settled != one.Cost {
 			t.Errorf("%s: got %+v, want the answer paid", name, h)
 		}
 	}
@@ -78,5 +83,133 @@ func TestUnansweredHold(t *testing.T) {
 	}
 	if settled, _, active, sum := b.sums(); settled != 1 || active != 0 || sum != c.Cost {
 		t.Errorf("%d settled with %s, %d active; want one with %s", settled, sum, active, c.Cost)
+	}
+}
+
+// replicas runs two routers with one database on one NATS server, and a treasury.
+func replicas(t *testing.T, url string) (one, two *apptest.World, b *books) {
+	t.Helper()
+	b = newBooks()
+	nats, data := apptest.Server(t), t.TempDir()
+	env := map[string]string{
+		"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000,n=1/4/128000",
+	}
+	two = apptest.Start(t, apptest.Options{Server: nats, Data: data, Env: env}, router.Service, b.service())
+	one = withBalances(t, apptest.Start(t, apptest.Options{Server: nats, Data: data, Env: env}, router.Service))
+	return one, two, b
+}
+
+// TestAttemptAtAnotherReplica checks that a call that comes to a second replica while the
+// first one works on it waits for that attempt, and is answered and paid once.
+func TestAttemptAtAnotherReplica(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s := answering(t, func(n int64, out raw, _ *http.Request) {
+		if n > 1 {
+			t.Error("the call was made twice")
+		}
+		out.events(chunkText("one "))
+		close(begun)
+		<-goOn
+		out.events(chunkText("two"), chunkStop, chunkDone)
+	})
+	one, two, b := replicas(t, s.url)
+	answers := make(chan struct{}, 64)
+	questions, err := bus.OpenBucket[api.AttemptQuery](t.Context(), one.Bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var watch sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	defer watch.Wait()
+	defer cancel()
+	watch.Go(func() {
+		_ = questions.Watch(ctx, api.AttemptKeys, nil, func(e bus.Entry[api.AttemptQuery]) error { // it ends with ctx
+			if e.Value.Holder != "" {
+				answers <- struct{}{}
+			}
+			return nil
+		})
+	})
+	var all sync.WaitGroup
+	call := func(w *apptest.World, answer *string) {
+		all.Go(func() {
+			var status int
+			status, *answer = post(t, w, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hello"}]}`, "Anima-Agent", "lucky", "Idempotency-Key", "both")
+			if status != http.StatusOK {
+				t.Errorf("status %d: %s", status, *answer)
+			}
+		})
+	}
+	var first, second string
+	call(one, &first)
+	<-begun
+	call(two, &second)
+	for range 3 { // the second replica asks, waits, and asks again
+		select {
+		case <-answers:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the first replica did not answer that it works on the attempt")
+		}
+	}
+	if settled, released, active, _ := b.sums(); settled+released != 0 || active != 1 {
+		t.Errorf("%d settled, %d released and %d active holds during the attempt, want one active", settled, released, active)
+	}
+	close(goOn)
+	all.Wait()
+	if first == "" || first != second {
+		t.Errorf("got %s and %s", first, second)
+	}
+	if settled, released, active, _ := b.sums(); settled != 1 || released+active != 0 {
+		t.Errorf("%d settled, %d released, %d active; want one that is paid", settled, released, active)
+	}
+}
+
+// TestLostAttemptIsSwept checks that the hold of a lost attempt whose call is not repeated
+// is paid whole to its provider, and has a row, and that other active holds are kept.
+func TestLostAttemptIsSwept(t *testing.T) {
+	t.Parallel()
+	b := newBooks()
+	settled := make(chan api.Settle, 8)
+	b.refusing(func(m api.Message) error {
+		if s, ok := m.(api.Settle); ok {
+			settled <- s
+		}
+		return nil
+	})
+	made := func(id, category, payee string, age time.Duration) {
+		b.holds[id] = &api.HoldState{
+			ID: id, Agent: "lucky", Status: api.HoldActive, Amount: 700, Category: category, Turn: "r.1", Payee: payee,
+			ExpiresAt: time.Now().Add(10*time.Minute - age).UnixMicro(),
+		}
+	}
+	made("lost/call/0", api.CategoryInference, "provider:openai", 4*time.Minute)
+	made("lost/call/1.2", api.CategoryInference, "", 4*time.Minute)
+	made("young/0", api.CategoryInference, "provider:openai", time.Minute)
+	made("transfer", "transfer", "", 4*time.Minute)
+	w := paidBy(t, b, answersAtOnce(t).url, nil)
+	got := map[string]string{}
+	for range 2 {
+		select {
+		case s := <-settled:
+			if got[s.ID] = s.Payee; s.Amount != 700 {
+				t.Errorf("%s: settled with %s, want the whole hold", s.ID, s.Amount)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("settled are %v, want the two lost holds", got)
+		}
+	}
+	if got["lost/call/0"] != "provider:openai" || got["lost/call/1.2"] != "provider:unknown" {
+		t.Errorf("settled are %v, want the two lost holds", got)
+	}
+	// Repeated, the call costs also what was lost.
+	c, _, err := ask(t, w.Bus, request("lost/call", "hello"))
+	if err != nil || c.Text != "fine" || c.Cost <= 1400 {
+		t.Errorf("got %+v, %v; want an answer whose cost has the lost attempts", c, err)
+	}
+	for _, id := range []string{"young/0", "transfer"} {
+		if h := holdOf(t, b, id); h.Status != api.HoldActive {
+			t.Errorf("%s is %s, want it active", id, h.Status)
+		}
 	}
 }

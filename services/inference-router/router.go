@@ -130,6 +130,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err := tel.observe(h.gate); err != nil {
 		return err
 	}
+	attempts, err := bus.OpenBucket[api.AttemptQuery](ctx, env.Bus)
+	if err != nil {
+		return err
+	}
+	h.questions = &questions{bucket: attempts, owner: env.Bus.Owner(), mine: &h.working}
 	if h.matrix, err = openMatrix(ctx, env, tel); err != nil {
 		return err
 	}
@@ -147,6 +152,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
 		bus.Go(routes.run),
+		bus.Go(h.questions.run),
 		bus.Go(h.matrix.watch),
 	)
 }
@@ -334,6 +340,8 @@ type handlers struct {
 	tiers       tiers
 	settler     settler
 	unsure      unsure
+	working     working
+	questions   *questions
 	singleUntil atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
 	unsettled   chan struct{} // signals settleLeftovers that settling failed
 	tracer      trace.Tracer

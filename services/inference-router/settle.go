@@ -3,7 +3,6 @@ package router
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -55,11 +54,11 @@ const holdTime = 10 * time.Minute
 
 // hold holds credits. It reports whether this request made the hold, or may have made it:
 // false means that the hold existed before.
-func (h *handlers) hold(ctx context.Context, id, agent, turn string, amount api.Micros) (state api.HoldState, own bool, err error) {
+func (h *handlers) hold(ctx context.Context, id, agent, turn, payee string, amount api.Micros) (state api.HoldState, own bool, err error) {
 	expires := h.now().Add(holdTime).UnixMicro()
 	state, err = failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
 		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
-			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: expires,
+			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: expires, Payee: payee,
 		})
 	})
 	return state, state.ExpiresAt == expires || state.ExpiresAt == 0, err
@@ -94,8 +93,12 @@ func (h *handlers) signalUnsettled() {
 }
 
 func (h *handlers) pay(ctx context.Context, p sqlstore.StoredCall, hold string) (*api.Funds, error) {
-	return h.settler.settle(ctx, api.Settle{ID: hold, Amount: p.Call.Cost, Payee: "provider:" + p.Call.Provider, Memo: p.Call.Model})
+	return h.settler.settle(ctx, api.Settle{ID: hold, Amount: p.Call.Cost, Payee: payeePrefix + p.Call.Provider, Memo: p.Call.Model})
 }
+
+// lateMark is in the id of a hold that [handlers.settleLate] makes, after that of the first
+// hold.
+const lateMark = "/late"
 
 // settleLate settles a stored call after its hold has ended without a settlement: the
 // hold expired before the call was requested again, or another replica failed at the same
@@ -103,8 +106,8 @@ func (h *handlers) pay(ctx context.Context, p sqlstore.StoredCall, hold string) 
 // one, so the call is paid once.
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	for n := range maxHolds {
-		id := p.Hold + "/late" + strconv.Itoa(n)
-		state, _, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, p.Call.Cost)
+		id := p.Hold + lateMark + strconv.Itoa(n)
+		state, _, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, payeePrefix+p.Call.Provider, p.Call.Cost)
 		switch {
 		case err != nil:
 			return nil, err
@@ -122,53 +125,44 @@ func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.
 func (h *handlers) endFailed(ctx context.Context, f sqlstore.FailedAttempt) error {
 	var err error
 	if f.Call.Cost > 0 {
-		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Settle{ID: f.Hold, Amount: f.Call.Cost, Payee: "provider:" + f.Call.Provider, Memo: api.MemoBroken})
+		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Settle{ID: f.Hold, Amount: f.Call.Cost, Payee: payeePrefix + f.Call.Provider, Memo: api.MemoBroken})
 	} else {
 		_, err = bus.Call[api.HoldState](ctx, h.bus, api.Release{ID: f.Hold, Reason: "provider failed"})
 	}
 	return err
 }
 
-// settleLeftovers settles active holds of stored calls and failed attempts, which a crash
-// or an unavailable treasury left between store and settle. It runs a pass when the
-// service starts and after each signal of [handlers.signalUnsettled]. A pass that fails is
-// repeated after 2 s.
+// settleLeftovers settles active holds of stored calls, failed attempts and lost attempts,
+// which a crash or an unavailable treasury left. It runs a pass when the service starts,
+// after each signal of [handlers.signalUnsettled], and every [sweepEvery]. A pass that
+// fails is repeated after 2 s.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
 	for {
-		var again <-chan time.Time
+		pause := time.NewTimer(sweepEvery)
 		if err := h.settleOnce(ctx); err != nil && ctx.Err() == nil {
 			if api.CodeOf(err) != api.Unavailable {
 				h.log.ErrorContext(ctx, "leftover holds not settled, retrying", "err", err)
 			}
-			again = time.After(2 * time.Second)
+			pause.Reset(2 * time.Second)
 		}
 		select {
 		case <-ctx.Done():
+			pause.Stop()
 			return nil
-		case <-again:
+		case <-pause.C:
 		case <-h.unsettled:
+			pause.Stop()
 		}
 	}
 }
 
+// settleOnce makes one pass over the oldest active holds.
 func (h *handlers) settleOnce(ctx context.Context) error {
 	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 250})
 	if err != nil {
 		return err
 	}
-	var faults []error // one per hold; a failure must not block the other holds
-	faults = append(faults, h.releaseUnsure(ctx))
-	for _, hold := range holds.Holds {
-		found, err := h.settleHold(ctx, hold.ID)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("settle %s: %w", hold.ID, err))
-		}
-		if err != nil || !found {
-			continue
-		}
-		h.log.InfoContext(ctx, "leftover hold settled", "hold", hold.ID)
-	}
-	return errors.Join(faults...)
+	return errors.Join(h.releaseUnsure(ctx), h.sweep(ctx, holds.Holds))
 }
 
 // settleHold ends the hold of a stored call or of a stored failed attempt. It returns

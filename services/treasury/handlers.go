@@ -50,7 +50,7 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 
 func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
 	s, err := h.ledger.Hold(ctx, ledger.HoldRequest{
-		ID: m.ID, Agent: m.Agent, Asset: m.Asset, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt,
+		ID: m.ID, Agent: m.Agent, Asset: m.Asset, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt, Payee: m.Payee,
 		Parent: bus.TraceParent(ctx),
 	})
 	h.tel.held(ctx, err)
@@ -124,7 +124,7 @@ func (h *handlers) getSpent(ctx context.Context, m api.GetSpent) (api.Spent, err
 func holdState(s ledger.HoldState) api.HoldState {
 	return api.HoldState{
 		ID: s.ID, Agent: s.Agent, Status: s.Status, Amount: s.Amount, Settled: s.Settled, Available: s.Available, Tier: s.Tier,
-		ExpiresAt: s.ExpiresAt, Asset: s.Asset,
+		ExpiresAt: s.ExpiresAt, Asset: s.Asset, Category: s.Category, Turn: s.Turn, Payee: s.Payee,
 	}
 }
 

@@ -95,10 +95,11 @@ func TestPaysForAThought(t *testing.T) {
 	ctx := bus.WithTraceParent(t.Context(), "00-"+traceID+"-b7ad6b7169203331-01")
 	expires := later()
 	hold, err := bus.Call[api.HoldState](ctx, w.Bus, api.Hold{
-		ID: "r1.1", Agent: "lucky", Amount: 200 * api.Cent, Category: "inference", Turn: "r1.1", ExpiresAt: expires,
+		ID: "r1.1", Agent: "lucky", Amount: 200 * api.Cent, Category: "inference", Turn: "r1.1", ExpiresAt: expires, Payee: "provider:first",
 	})
 	want := api.HoldState{
 		ID: "r1.1", Agent: "lucky", Status: api.HoldActive, Amount: 200 * api.Cent, Available: 400 * api.Cent, Tier: api.TierHigh, ExpiresAt: expires,
+		Category: "inference", Turn: "r1.1", Payee: "provider:first",
 	}
 	if diff := cmp.Diff(want, hold); err != nil || diff != "" {
 		t.Fatalf("hold: %v, (-want +got):\n%s", err, diff)
@@ -107,7 +108,7 @@ func TestPaysForAThought(t *testing.T) {
 		t.Errorf("holds: got %+v, want %+v", got, hold)
 	}
 	settled := ask[api.HoldState](t, w.Bus, api.Settle{ID: "r1.1", Amount: 150 * api.Cent, Payee: "provider:openai", Memo: "gpt"})
-	want.Status, want.Settled, want.Available, want.Tier = api.HoldSettled, 150*api.Cent, 450*api.Cent, api.TierNormal
+	want.Status, want.Settled, want.Available, want.Tier, want.Payee = api.HoldSettled, 150*api.Cent, 450*api.Cent, api.TierNormal, "provider:openai"
 	if diff := cmp.Diff(want, settled); diff != "" {
 		t.Errorf("settle (-want +got):\n%s", diff)
 	}

@@ -21,7 +21,7 @@ type Hold struct {
 	Asset     api.Asset
 	Amount    api.Micros
 	Settled   api.Micros // the amount paid
-	Payee     string     // "" unless settled
+	Payee     string     // that of the request, and after a settlement the account that was paid
 	Status    api.HoldStatus
 	CreatedAt int64
 	ExpiresAt int64
@@ -48,6 +48,7 @@ type HoldRequest struct {
 	Category  string // "" means other
 	Turn      string
 	ExpiresAt int64
+	Payee     string // to be paid, as far as the holder knows; not compared with that of a repeated request
 	Parent    string
 }
 
@@ -63,7 +64,11 @@ func (r *HoldRequest) check() error {
 	if r.Turn != "" {
 		turn = checkID("turn", r.Turn)
 	}
-	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAsset(r.Asset), checkAmount(r.Amount, 1), category, turn)
+	var payee error
+	if r.Payee != "" {
+		payee = checkPayeeIn(r.Asset, r.Payee, r.Agent)
+	}
+	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAsset(r.Asset), checkAmount(r.Amount, 1), category, turn, payee)
 }
 
 // hold reserves an amount. If the hold exists, hold returns its current state, because a
@@ -91,7 +96,7 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 	}
 	h := Hold{
 		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Asset: r.Asset, Amount: r.Amount,
-		Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
+		Payee: r.Payee, Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
 	}
 	b.keep(h)
 	return b.stateOf(h)
