@@ -4,12 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
@@ -26,9 +24,14 @@ type handlers struct {
 	ledger  *ledger.Ledger
 	wallets wallet.Signer
 	tel     *instruments
+
+	directory directory
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {
+	if api.IsAddress(m.Agent) { // the account of that address
+		return api.Account{}, &api.Error{Code: api.Invalid, Message: "an agent cannot have an address as its id", Next: "choose another name"}
+	}
 	if err := h.ledger.Open(ctx, m.Agent); err != nil {
 		return api.Account{}, err
 	}
@@ -41,7 +44,7 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 	if err != nil {
 		return api.Balance{}, err
 	}
-	address, err := h.wallets.Address(ctx, m.Agent)
+	address, err := h.addressOf(ctx, m.Agent)
 	return api.Balance{
 		Agent: b.Agent, Address: address, Available: b.Available, Held: b.Held, Tier: b.Tier(),
 		Entries: b.Entries, At: h.now().UnixMicro(), USDC: b.USDC, USDCHeld: b.USDCHeld, Debt: b.Debt, USDCDebt: b.USDCDebt,
@@ -193,30 +196,4 @@ func (h *handlers) sweep(ctx context.Context) error {
 		_ = wait.For(ctx, h.cfg.Sweep) // the loop ends with ctx
 	}
 	return nil
-}
-
-// credits is a balance in the format of existing clients (docs/reference/treasury.md,
-// Balance route). The cents are truncated, not rounded.
-type credits struct {
-	Agent        string     `json:"agent"`
-	Address      string     `json:"address"`
-	BalanceCents int64      `json:"balance_cents"`
-	CreditsCents int64      `json:"credits_cents"`
-	Available    api.Micros `json:"available_micros"`
-	Held         api.Micros `json:"held_micros"`
-	Tier         api.Tier   `json:"tier"`
-}
-
-func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
-	agent, err := host.CallerOf(r.Context()).Acts(r.URL.Query().Get("agent"))
-	if err != nil {
-		host.WriteError(w, 0, err)
-		return
-	}
-	b, err := h.getBalance(r.Context(), api.GetBalance{Agent: agent})
-	cents := int64((b.Available + b.Held) / api.Cent)
-	host.WriteJSON(w, credits{
-		Agent: b.Agent, Address: b.Address, BalanceCents: cents, CreditsCents: cents,
-		Available: b.Available, Held: b.Held, Tier: b.Tier,
-	}, err)
 }

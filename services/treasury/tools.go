@@ -5,12 +5,18 @@ import (
 	"fmt"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/executor"
+
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
 // tools returns the tools that treasury offers to agents, by name.
 func (h *handlers) tools() map[string]executor.Func {
-	return map[string]executor.Func{"check_credits": h.checkCredits}
+	return map[string]executor.Func{
+		"check_credits":    h.checkCredits,
+		"transfer_credits": h.transferCredits,
+	}
 }
 
 func (h *handlers) checkCredits(ctx context.Context, c executor.Call) (string, error) {
@@ -19,4 +25,44 @@ func (h *handlers) checkCredits(ctx context.Context, c executor.Call) (string, e
 		return "", err
 	}
 	return fmt.Sprintf("available %s, held %s, tier %s", b.Available, b.Held, b.Tier), nil
+}
+
+// transferCredits gives at most half of the agent's credits to the owner of an address.
+// The key of the call is the id of the transfer, so a repeated call transfers once.
+func (h *handlers) transferCredits(ctx context.Context, c executor.Call) (string, error) {
+	address := c.Args.String("to_address")
+	to, err := h.accountAt(ctx, address)
+	if err != nil {
+		return "", err
+	}
+	return h.give(ctx, c, to, address, c.Args.String("reason"))
+}
+
+func (h *handlers) give(ctx context.Context, c executor.Call, to, shown, memo string) (string, error) {
+	cents := c.Args.Int("amount_cents", 0)
+	if cents > int64(api.MaxMicros/api.Cent) {
+		return "", api.Errorf(api.Invalid, "%d cents are more than an account can have", cents)
+	}
+	amount := api.Micros(cents) * api.Cent
+	done, err := h.ledger.Give(ctx, ledger.GiveRequest{
+		ID: "tool/" + c.Key, From: c.Agent, To: to, Amount: amount, Turn: c.Turn, Memo: clipMemo(memo), Parent: bus.TraceParent(ctx), HalfAtMost: true,
+	})
+	h.tel.transferred(ctx, err)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("gave %s to %s; %s are left", amount, shown, done.Left), nil
+}
+
+// clipMemo shortens a text of an agent to the limit of memos, at the end of a character.
+func clipMemo(s string) string {
+	const limit = 1000
+	if len(s) <= limit {
+		return s
+	}
+	end := limit
+	for end > 0 && s[end]&0xc0 == 0x80 {
+		end--
+	}
+	return s[:end]
 }

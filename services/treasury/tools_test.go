@@ -2,7 +2,11 @@ package treasury_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
@@ -21,8 +25,9 @@ func TestTools(t *testing.T) {
 	t.Parallel()
 	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service, executortest.Policy()).Bus
 	fund(t, b, 3*api.Dollar)
-	if got := ask[api.ToolList](t, b, api.ListTreasuryTools{}).Tools; len(got) != 1 || got[0] != "check_credits" {
-		t.Errorf("executes %v", got)
+	got := ask[api.ToolList](t, b, api.ListTreasuryTools{}).Tools
+	if diff := cmp.Diff([]string{"check_credits", "transfer_credits"}, got); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	m := allowed(t, "check_credits", `{}`)
 	if got := ask[api.Returned](t, b, api.CallTreasuryTool{Invocation: m}).Text; got != "available $3.00, held $0.00, tier normal" {
@@ -30,5 +35,49 @@ func TestTools(t *testing.T) {
 	}
 	m.Agent = "bob" // lucky may not see bob's account
 	refused(t, b, api.CallTreasuryTool{Invocation: m}, api.Denied, "")
-	refused(t, b, api.CallTreasuryTool{Invocation: allowed(t, "transfer_credits", `{}`)}, api.NotFound, "")
+	refused(t, b, api.CallTreasuryTool{Invocation: allowed(t, "transfer_credits", `{}`)}, api.Invalid, "")
+}
+
+// TestTransferTool checks that a call transfers once, that it may be repeated after the
+// balance has fallen, and that it gives at most half of the credits.
+func TestTransferTool(t *testing.T) {
+	t.Parallel()
+	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service, executortest.Policy()).Bus
+	own := fund(t, b, 3*api.Dollar)
+	bob := ask[api.Account](t, b, api.OpenAccount{Agent: "bob"})
+	transfer := func(key, to string, cents int) api.CallTreasuryTool {
+		m := allowed(t, "transfer_credits", fmt.Sprintf(`{"to_address":%q,"amount_cents":%d,"reason":"for help"}`, to, cents))
+		m.Key = key
+		return api.CallTreasuryTool{Invocation: m}
+	}
+	for range 2 {
+		if got := ask[api.Returned](t, b, transfer("r.1.0", strings.ToLower(bob.Address), 150)).Text; !strings.HasPrefix(got, "gave $1.50 to 0x") || !strings.HasSuffix(got, "; $1.50 are left") {
+			t.Errorf("said %q", got)
+		}
+	}
+	for _, tt := range []struct {
+		m      api.CallTreasuryTool
+		code   api.Code
+		reason string
+	}{
+		{transfer("r.1.1", bob.Address, 76), api.Denied, ""},
+		{transfer("r.1.2", bob.Address, 500), api.Denied, api.ReasonInsufficient},
+		{transfer("r.1.3", own.Address, 1), api.Invalid, ""},
+		{transfer("r.1.4", "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed", 1), api.Invalid, "unknown_recipient"},
+		{transfer("r.1.5", "0x5aaeb6053F3E94C9b9A09f33669435E7Ef1BeAed", 1), api.Invalid, ""},
+		{transfer("r.1.6", bob.Address, 0), api.Invalid, ""},
+		{transfer("r.1.7", bob.Address, -5), api.Invalid, ""},
+		{transfer("r.1.0", bob.Address, 10), api.Conflict, ""},
+	} {
+		refused(t, b, tt.m, tt.code, tt.reason)
+	}
+	ask[api.Returned](t, b, transfer("r.1.8", bob.Address, 75))
+	for agent, want := range map[string]api.Micros{"lucky": 75 * api.Cent, "bob": 225 * api.Cent} {
+		if got := ask[api.Balance](t, b, api.GetBalance{Agent: agent}); got.Available != want || got.Held != 0 {
+			t.Errorf("%s has %s and %s held, want %s", agent, got.Available, got.Held, want)
+		}
+	}
+	if r := ask[api.LedgerReport](t, b, api.VerifyLedger{}); !r.OK {
+		t.Errorf("verify: %+v", r)
+	}
 }

@@ -80,8 +80,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			relay.Wake()
 		}
 	}})
-	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel}
-	env.HTTP.Keyed("GET /v1/credits/balance", api.ScopeRead, host.WriteError, h.creditsBalance)
+	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store}
+	h.creditsRoutes(env.HTTP)
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))

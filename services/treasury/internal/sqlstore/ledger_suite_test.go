@@ -27,6 +27,8 @@ func testLedger(t *testing.T, each eachEngine) {
 		"other content":            otherContent,
 		"refusals":                 refusals,
 		"a payee that is an agent": agentPayee,
+		"give":                     give,
+		"give half":                giveHalves,
 		"expiry":                   expiry,
 		"tiers":                    tiers,
 		"spent":                    spent,

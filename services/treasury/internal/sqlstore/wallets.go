@@ -28,3 +28,14 @@ func (s *Store) AddWallet(ctx context.Context, agent string, w wallet.Wallet) (w
 	}
 	return s.Wallet(ctx, agent)
 }
+
+// AgentAt returns the agent whose wallet has an address, in any case, and "" if there is
+// none.
+func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
+	var agent string
+	err := s.db.QueryRowContext(ctx, "select agent from wallets where lower(address) = lower($1) and agent <> '' order by agent limit 1", address).Scan(&agent)
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return "", nil
+	}
+	return agent, err
+}
