@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -99,6 +99,9 @@ bench-gateway: ## Print the processor time of a model call over HTTP beside prox
 bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
 	@test -n "$(BASE)" || { echo 'BASE is not set: make bench-pair BASE=v0.1.0' >&2; exit 1; }
 	@tools/bench-pair.sh $(BASE) $(or $(ROUNDS),3)
+
+pgo: ## Write deploy/turn.pgo, the profile with which the images are built, from turns of 1 and 16 sessions
+	@tools/pgo.sh
 
 cover: postgres ## Write coverage.html
 	$(PG) go test -coverpkg=work -coverprofile=coverage.out work && go tool cover -html=coverage.out -o coverage.html

@@ -16,8 +16,14 @@ cleanup() {
 }
 trap cleanup EXIT
 git -C "$root" worktree add --quiet --detach "$dir/before" "$commit"
-(cd "$dir/before/e2e" && go test -c -o "$dir/before.test" .)
-(cd "$root/e2e" && go test -c -o "$dir/now.test" .)
+# Each commit is built with the profile that its images are built with, if it has one.
+build() {
+  local profile=$1/deploy/turn.pgo
+  [ -f "$profile" ] || profile=off
+  (cd "$1/e2e" && go test -c -pgo="$profile" -o "$2" .)
+}
+build "$dir/before" "$dir/before.test"
+build "$root" "$dir/now.test"
 uname -srm; go version; nproc | sed 's/$/ processors/'
 for round in $(seq "$rounds"); do
   for which in before now; do

@@ -9,6 +9,7 @@ uname -srm; go version; nproc | sed 's/$/ processors/'
 (cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
 # The cost of a turn in counts, with its budget.
 (cd e2e && go test -count=1 -v -run '^TestTurnBudget$' . | grep budget_test)
-(cd e2e && go test -run '^$' -bench . -skip Tracing -benchtime "${TURNS:-1000x}" -timeout 20m .)
+# The benchmarks of turns are built with the profile, as the images are.
+(cd e2e && go test -pgo=../deploy/turn.pgo -run '^$' -bench . -skip Tracing -benchtime "${TURNS:-1000x}" -timeout 20m .)
 # Tracing off and on alternately: many pairs, because the difference is small.
-(cd e2e && go test -run '^$' -bench Tracing -benchtime "${TRACING:-10240x}" -timeout 30m .)
+(cd e2e && go test -pgo=../deploy/turn.pgo -run '^$' -bench Tracing -benchtime "${TRACING:-10240x}" -timeout 30m .)

@@ -85,8 +85,8 @@ func (r release) name(service string) string {
 	return r.prefix + "/" + service + ":" + tag
 }
 
-// compile builds the program with the settings of deploy/Dockerfile: static, and without
-// paths and times of this machine.
+// compile builds the program with the settings of deploy/Dockerfile: static, optimized by
+// the profile of turns, and without paths and times of this machine.
 func (r release) compile(ctx context.Context, service, out string) error {
 	dir, pkg := filepath.Join(r.root, "services", service), "./cmd/"+service
 	if service == everything {
@@ -97,7 +97,8 @@ func (r release) compile(ctx context.Context, service, out string) error {
 	}
 	const host = "github.com/anima-run/anima/pkg/host"
 	flags := "-s -w -X " + host + ".version=" + r.version + " -X " + host + ".commit=" + r.commit
-	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-ldflags", flags, "-o", out, pkg)
+	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-mod=readonly",
+		"-pgo", filepath.Join(r.root, "deploy", "turn.pgo"), "-ldflags", flags, "-o", out, pkg)
 	c.Dir = dir
 	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+r.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=", "GOFIPS140=off")
 	var said bytes.Buffer
