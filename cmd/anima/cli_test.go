@@ -389,6 +389,21 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	}
 	m.fails(exitUnavailable, "", []string{"model", "route", "--tier", "dead", "--model", "anima-sim-1", "--explain"}, "no model")
 	m.fails(exitUsage, "", []string{"model", "route"}, "--tier")
+	m.cli("model", "add", "sim-two", "--in", "2", "--out", "8", "--reasoning", "9", "--window", "64000")
+	added := asked[api.Model](m, "model", "set-price", "sim-two", "--in", "2.5", "--out", "8")
+	if added.PriceVersion != 2 || added.InputPrice != 2_500_000 || added.Lifecycle != api.LifeOperator {
+		t.Errorf("the added model is %+v", added)
+	}
+	if out := m.cli("model", "refresh"); !strings.Contains(out, "sim-two") || !strings.Contains(out, "v2") || !strings.Contains(out, "operator") || !strings.Contains(out, "baseline") {
+		t.Errorf("model refresh says\n%s", out)
+	}
+	if out := m.cli("model", "prices", "sim-two"); !strings.Contains(out, "in use") || !strings.Contains(out, "$9.00") {
+		t.Errorf("model prices says\n%s", out)
+	}
+	m.cli("model", "remove", "sim-two")
+	m.fails(exitNotFound, "", []string{"model", "remove", "sim-two"}, "there is no model sim-two")
+	m.fails(exitUsage, "", []string{"model", "add", "x", "--in", "cheap", "--out", "1"}, "cheap")
+	m.fails(exitUsage, "", []string{"model", "add", "x", "--provider", "nobody", "--in", "1", "--out", "1"}, "nobody is not configured", "simulated")
 	matrix := m.cli("model", "matrix", "get", "-o", "json")
 	file := filepath.Join(t.TempDir(), "matrix.json")
 	if err := os.WriteFile(file, []byte(strings.Replace(matrix, `"gpt-5.3"`, `"anima-sim-1"`, 1)), 0o600); err != nil {
@@ -479,6 +494,10 @@ func TestWithoutAnima(t *testing.T) {
 		{"session", "import"},
 		{"model", "route"},
 		{"model", "matrix", "set"},
+		{"model", "list"},
+		{"model", "add"},
+		{"model", "set-price"},
+		{"model", "remove"},
 	} {
 		if out := m.cli(append(cmd, "--help")...); !strings.Contains(out, "anima "+strings.Join(cmd, " ")) || !strings.Contains(out, "Examples:") {
 			t.Errorf("help of %v says\n%s", cmd, out)
@@ -502,7 +521,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply delete explain fund get list sleep wake", "model": "list matrix route", "run": "get", "turn": "list output replay show",
+		"agent": "apply delete explain fund get list sleep wake", "model": "add list matrix prices refresh remove route set-price", "run": "get", "turn": "list output replay show",
 		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -146,9 +147,13 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 	d.show.waiting("models")
 	all, err := callFor[api.Models](ctx, b, api.ListModels{})
 	usable := 0
+	var vanished []string
 	for _, m := range all.Models {
 		if m.Usable {
 			usable++
+		}
+		if m.Vanished != 0 {
+			vanished = append(vanished, m.ID)
 		}
 	}
 	switch {
@@ -156,6 +161,8 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 		d.fault("models", "check the router's log", "%v", err)
 	case usable == 0:
 		d.fault("models", "anima model list shows why", "none of %d models can be used", len(all.Models))
+	case len(vanished) > 0:
+		d.warn("models", "choose other models, then anima model remove MODEL", "%d models vanished from the lists of their providers: %s", len(vanished), strings.Join(vanished[:min(3, len(vanished))], ", "))
 	default:
 		d.ok("models", "%d of %d models can be used", usable, len(all.Models))
 	}

@@ -240,6 +240,42 @@ Examples:
   anima model route lucky --prompt-tokens 9000 --images 2 --explain
   anima model route lucky --prompt-tokens 90000 --max-tokens 500 --explain -o json`,
 
+		"model list": `FROM says who added the model: a release (baseline), the list of its provider
+(discovered), or the operator, with anima model add or in the settings. PRICE is the
+version of the price in use; see anima model prices. A model without a known price is
+not used unless it is local. A model that vanished from its provider's list is not used
+and keeps its last price; anima model remove ends the alert about it. A model with an
+open breaker is not called until the given time.
+
+Examples:
+  anima model list
+  anima model list -o json`,
+
+		"model add": `The declaration precedes the list of the provider, and no refresh changes it. Prices
+are in dollars for a million tokens. Adding the same model again replaces it.
+
+Examples:
+  anima model add acme-large --in 1.5 --out 6 --window 128000
+  anima model add llama3.3 --provider ollama --in 0 --out 0 --window 131072 --fallback
+  anima model add thinker --in 1 --out 4 --cached 0.1 --reasoning 6 --tier normal`,
+
+		"model set-price": `Stores another version of the price; versions are never changed, and each attempt has
+the version that it was paid by. The price precedes that of the provider's list and of
+the release, until anima model remove withdraws it. It applies to calls that begin
+after it is set.
+
+Examples:
+  anima model set-price gpt-5.2 --in 1.75 --out 14 --cached 0.175
+  anima model set-price gpt-5.2 --in 1.5 --out 12 --from 2027-01-01T00:00:00Z`,
+
+		"model remove": `Removes the declaration of anima model add, withdraws the prices of the operator, and
+removes a model that has vanished from the list of its provider. A model that the list
+still has stays, with the price of the list.
+
+Examples:
+  anima model remove acme-large
+  anima model remove gpt-5.2 --provider openai`,
+
 		"model matrix set": `The file has the form of anima model matrix get -o json; its fields builtin and
 revision are ignored. Each tier and task needs a cell. A cell without models is served
 only by free models. Ceilings are in micro-USD, -1 is none. The router checks the

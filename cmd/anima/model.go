@@ -14,20 +14,13 @@ type modelCmd struct {
 	List  modelListCmd  `cmd:"" help:"List the models and their prices."`
 	Route modelRouteCmd `cmd:"" help:"Show which model a call would use, and why."`
 
+	Add      modelAddCmd      `cmd:"" help:"Declare a model that a provider serves, with its prices."`
+	SetPrice modelSetPriceCmd `cmd:"" help:"Set the price of a model."`
+	Remove   modelRemoveCmd   `cmd:"" help:"Remove a declared model, the prices set for a model, or a model that vanished."`
+	Prices   modelPricesCmd   `cmd:"" help:"List the versions of the prices of a model."`
+	Refresh  modelRefreshCmd  `cmd:"" help:"Read the lists of models of the providers now."`
+
 	Matrix modelMatrixCmd `cmd:"" help:"Show or set the routing matrix: the models, limits and ceilings by tier and task."`
-}
-
-type modelListCmd struct{}
-
-func (modelListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListModels{}, func(w io.Writer, v api.Models) {
-		table(w, "MODEL\tPROVIDER\tIN/M\tOUT/M\tCONTEXT\tUSABLE", v.Models, api.Page{}, func(m api.Model) []any {
-			return []any{m.ID, m.Provider, m.InputPrice, m.OutputPrice, m.ContextWindow, yesOrWhy(m.Usable, m.Why)}
-		})
-		for _, f := range v.Faults {
-			fmt.Fprintf(w, "\nno list of models from %s\n", f)
-		}
-	})
 }
 
 type modelRouteCmd struct {

@@ -65,7 +65,7 @@ func accessOf(o Owner) Access {
 	case Inference:
 		return Access{
 			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}, AuthenticateKey{}},
-			Keys:  []string{HealthKeys, MatrixKey, AttemptKeys},
+			Keys:  []string{HealthKeys, MatrixKey, AttemptKeys, RegistryKey},
 		}
 	case Heartbeat:
 		return Access{

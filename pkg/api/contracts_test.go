@@ -61,6 +61,10 @@ func Contracts() []Contract {
 	}
 	stored := decision
 	stored.Token = ""
+	declared := Model{
+		ID: "anima-sim-2", Provider: "simulated", Lifecycle: LifeOperator, InputPrice: Dollar, OutputPrice: 7 * Dollar, ReasonPrice: 9 * Dollar,
+		PriceVersion: 2, ContextWindow: 64_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true, Breaker: "open", BreakerUntil: at, BreakerReason: "provider simulated cannot be reached",
+	}
 	checked := stored
 	checked.ID = ""
 	said := ForkedAnswer{
@@ -187,6 +191,13 @@ func Contracts() []Contract {
 		}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3}},
 		{Confirm{ID: turn.ID, Agent: "lucky"}, Completion{Model: "anima-sim-1", Provider: "simulated", Text: "I count.", ToolCalls: []ToolCall{call}, Finish: "tool_calls", InputTokens: 400, OutputTokens: 30, Cost: 610, LatencyMS: 3, Funds: &Funds{Available: 999_390, Tier: TierHigh}}},
 		{ListModels{}, Models{Models: []Model{{ID: "anima-sim-1", Provider: "simulated", InputPrice: 1_000_000, OutputPrice: 7_000_000, ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: TierCritical, Usable: true}}}},
+		{AddModel{Model: "anima-sim-2", Provider: "simulated", Prices: Prices{Input: Dollar, Output: 7 * Dollar, Reasoning: 9 * Dollar}, ContextWindow: 64_000, Fallback: true}, declared},
+		{SetModelPrice{Model: "anima-sim-2", Prices: Prices{Input: Dollar, Output: 7 * Dollar, Cached: Dollar / 10, Write: 2 * Dollar, Reasoning: 9 * Dollar}, From: at}, declared},
+		{RemoveModel{Model: "anima-sim-2", Provider: "simulated"}, declared},
+		{RefreshModels{}, Models{Models: []Model{declared}, Faults: []string{"http://127.0.0.1:11434/v1: connection refused"}}},
+		{ListModelPrices{Model: "anima-sim-2", Provider: "simulated"}, ModelPrices{Prices: []ModelPrice{{
+			Provider: "simulated", Model: "anima-sim-2", Version: 2, Lifecycle: LifeOperator, Prices: Prices{Input: Dollar, Output: 7 * Dollar}, From: at, At: at, InUse: true,
+		}}}},
 		{
 			ExplainRoute{Agent: "lucky", Task: TaskTurn, Model: "anima-sim-2", PromptTokens: 900, ToolTokens: 300, MaxTokens: 512},
 			Route{Tier: TierHigh, Task: TaskTurn, Chosen: "anima-sim-1", MaxTokens: 8192, Ceiling: -1, Available: 9 * Dollar, TimeoutMS: 120_000, Candidates: []Candidate{

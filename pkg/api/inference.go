@@ -259,6 +259,17 @@ type Model struct {
 	Vision        bool   `json:"vision,omitempty"` // sees images; other models are not called for prompts with images
 	Usable        bool   `json:"usable"`
 	Why           string `json:"why,omitempty"` // why it is not usable
+
+	Lifecycle     Lifecycle `json:"lifecycle,omitempty"`
+	CachedPrice   Micros    `json:"cachedPrice,omitempty"`    // of prompt tokens read from the provider's cache; 0: InputPrice
+	WritePrice    Micros    `json:"writePrice,omitempty"`     // of prompt tokens written to the provider's cache; 0: InputPrice
+	ReasonPrice   Micros    `json:"reasoningPrice,omitempty"` // of answer tokens that are not part of the text; 0: OutputPrice
+	PriceVersion  int64     `json:"priceVersion,omitempty"`   // 0: the prices are those of the settings, or the model has none
+	PriceUnknown  bool      `json:"priceUnknown,omitempty"`   // then the prices are 0 and the model is not usable
+	Vanished      int64     `json:"vanishedAt,omitempty"`     // its provider listed it until then; 0: it did not vanish
+	Breaker       string    `json:"breaker,omitempty"`        // open or half-open; "": closed
+	BreakerUntil  int64     `json:"breakerUntil,omitempty"`   // end of an open breaker
+	BreakerReason string    `json:"breakerReason,omitempty"`  // why the last attempt failed
 }
 
 // The implementations of [Message] by the types of this file.

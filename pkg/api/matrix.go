@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 )
 
 // Messages of inference-router about the routing matrix
@@ -148,7 +147,7 @@ func (c Cell) fault() string {
 	}
 	for i, id := range c.Models {
 		switch {
-		case id == "" || len(id) > maxModelID || strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' }):
+		case !ValidModelID(id):
 			return fmt.Sprintf("%.40q is not the id of a model", id)
 		case slices.Contains(c.Models[:i], id):
 			return fmt.Sprintf("model %.40q is named twice", id)

@@ -78,6 +78,7 @@ func (m *candidate) row(ctx context.Context, used provider.Usage, took time.Dura
 		ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
 		Model: m.model.ID, Provider: m.provider.Name(), Tokens: sqlstore.Tokens(used), Cost: m.cost(used), LatencyMS: took.Milliseconds(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: m.h.now().UnixMicro(),
+		PriceVersion: m.model.PriceVersion,
 	}
 }
 

@@ -6,16 +6,17 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/registry"
 )
 
 // When the lists of models are read: at the start, then periodically, and more often
@@ -27,18 +28,38 @@ const (
 	listAtStart = 2 * time.Second // limit of the first read, which delays the start of the service
 )
 
-// catalog is the registry of models, built from the settings and the lists of the
-// providers. It is safe for concurrent use.
+// catalog is the registry of models in use: the rows of the store, joined with the settings
+// of this process. A call reads it without a lock. It is safe for concurrent use.
 type catalog struct {
-	log      *slog.Logger
-	now      func() time.Time
-	sources  []*source
-	registry atomic.Pointer[model.Registry]
+	log     *slog.Logger
+	now     func() time.Time
+	sources []*source
+	store   modelStore
+	owner   string // of this process, in announcements
+	bucket  *bus.Bucket[api.RegistryChange]
 
-	configured func(provider string) bool
+	current atomic.Pointer[models]
 
 	mu   sync.Mutex // held while the lists are read
 	last time.Time  // start of the last read
+
+	swapping sync.Mutex // held while current is replaced
+}
+
+// modelStore is the part of the store that the catalog uses.
+type modelStore interface {
+	Registry(ctx context.Context) (registry.State, error)
+	Generation(ctx context.Context) (int64, error)
+	ChangeRegistry(ctx context.Context, plan func(registry.State) (registry.Changes, error)) (generation int64, changed bool, err error)
+	PriceHistory(ctx context.Context, provider, id string) ([]registry.Price, error)
+}
+
+// models is one state of the catalog. It is immutable.
+type models struct {
+	*model.Registry
+	stored registry.State
+	unused []model.Model // models that are shown and never selected
+	next   int64         // time at which the next price applies, Unix microseconds; 0: none is set
 }
 
 // source is one provider with its models.
@@ -46,35 +67,28 @@ type source struct {
 	provider provider.Provider
 	url      string        // without secrets, for messages; empty: the provider has no list, static is used
 	local    bool          // on this machine or in a private network, unless the settings override it: models without a price are free
-	static   []model.Model // from the settings; all models of a simulated provider
-	known    []model.Model // models with known list prices: those of OpenAI or Anthropic
-	official bool          // the server is that of OpenAI or Anthropic: its known models are offered before it has listed them
+	static   []model.Model // from the settings, or of the script of the simulated provider
+	official bool          // the server is that of OpenAI or Anthropic: its baseline models are offered before it has listed them
 
-	mu     sync.Mutex // guards the fields below
-	listed []provider.Listed
-	state  listState
-	fault  error // of the last read; nil after a success
+	mu     sync.Mutex      // guards the fields below
+	fault  error           // of the last read; nil after a success
+	warned map[string]bool // models for which the list gives the price 0 and that were written to the log
 }
 
-// listState is the state of a provider's list.
-type listState int
-
-const (
-	listPending listState = iota // the server has not answered yet
-	listNone                     // the server has no list of models
-	listRead                     // the list was read
-)
-
-func newCatalog(log *slog.Logger, now func() time.Time, sources []*source) (*catalog, error) {
-	c := &catalog{log: log, now: now, sources: sources}
-	c.configured = func(name string) bool {
-		return slices.ContainsFunc(sources, func(s *source) bool { return s.provider.Name() == name })
-	}
-	return c, c.build()
+func newCatalog(log *slog.Logger, now func() time.Time, store modelStore, sources []*source) *catalog {
+	c := &catalog{log: log, now: now, store: store, sources: sources}
+	empty, _ := model.NewRegistry()
+	c.current.Store(&models{Registry: empty})
+	return c
 }
 
-// Registry returns the models as of the last read.
-func (c *catalog) Registry() *model.Registry { return c.registry.Load() }
+// configured reports whether a provider is configured.
+func (c *catalog) configured(name string) bool {
+	return slices.ContainsFunc(c.sources, func(s *source) bool { return s.provider.Name() == name })
+}
+
+// Registry returns the models in use.
+func (c *catalog) Registry() *model.Registry { return c.current.Load().Registry }
 
 // faults returns, for each provider whose list could not be read, its URL and the error.
 func (c *catalog) faults() []string {
@@ -91,21 +105,28 @@ func (c *catalog) faults() []string {
 
 // usable reports whether any model can be called.
 func (c *catalog) usable() bool {
-	return slices.ContainsFunc(c.Registry().All(), func(m model.Model) bool { return m.Unusable() == "" })
+	return slices.ContainsFunc(c.Registry().All(), func(m model.Model) bool { return m.Unusable() == "" && c.configured(m.Provider) })
 }
 
-// run reads the lists periodically until ctx ends. The lists are not stored: the next
-// start reads them again.
+// run reads the lists periodically until ctx ends. It also reads the store, so that a change
+// that another replica could not announce is used within listEvery, and swaps the models when
+// the next price applies.
 func (c *catalog) run(ctx context.Context) error {
 	for {
 		pause := listEvery
 		if len(c.faults()) > 0 || !c.usable() {
 			pause = listAgain
 		}
+		if next := c.current.Load().next; next > 0 {
+			pause = min(pause, max(0, time.UnixMicro(next).Sub(c.now())))
+		}
 		if wait.For(ctx, pause) != nil {
 			return nil
 		}
 		c.refresh(ctx, listTimeout)
+		if err := c.loadIfChanged(ctx); err != nil && ctx.Err() == nil {
+			c.log.WarnContext(ctx, "registry of models not read, the previous one stays in use", "err", err)
+		}
 	}
 }
 
@@ -123,7 +144,7 @@ func (c *catalog) refreshFor(ctx context.Context) {
 	c.refresh(context.WithoutCancel(ctx), listAtStart)
 }
 
-// refresh reads all lists and rebuilds the registry. Concurrent callers share a read that
+// refresh reads all lists and stores what has changed. Concurrent callers share a read that
 // begins after their request.
 func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
 	asked := c.now()
@@ -142,187 +163,28 @@ func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
 		}
 	}
 	reads.Wait()
-	if err := c.build(); err != nil {
-		c.log.ErrorContext(ctx, "the list of models cannot be used", "err", err)
-	}
 }
 
-// read reads the list of one provider. A failure after a successful read keeps the
-// previous list, because a server that is unreachable for a short time still has its
-// models.
+// read reads the list of one provider and stores it. A failure keeps the previous list,
+// because a server that is unreachable for a short time still has its models.
 func (c *catalog) read(ctx context.Context, s *source) {
 	listed, err := s.provider.Models(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.fault
 	e, _ := errors.AsType[*provider.Error](err)
-	switch {
-	case err == nil:
-		s.listed, s.state, s.fault = listed, listRead, nil
-	case e != nil && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented):
-		s.listed, s.state, s.fault = nil, listNone, nil
-	default:
-		s.fault = err
+	state := registry.ListRead
+	if e != nil && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented) {
+		state, err = registry.ListNone, nil
 	}
-	switch {
-	case s.fault != nil && (before == nil || before.Error() != s.fault.Error()):
-		c.log.WarnContext(ctx, "list of models not read, retrying", "url", s.url, "err", s.fault)
-	case s.fault == nil && before != nil:
-		c.log.InfoContext(ctx, "list of models read", "url", s.url, "models", len(s.listed))
+	if err == nil {
+		err = c.storeList(ctx, s, state, listed)
 	}
-}
-
-// build builds the registry from the settings and the lists. Of two models with the same
-// id it uses that of the first provider.
-func (c *catalog) build() error {
-	var all []model.Model
-	seen := map[string]bool{}
-	for _, s := range c.sources {
-		for _, m := range s.models() {
-			if !seen[m.ID] {
-				seen[m.ID] = true
-				all = append(all, m)
-			}
-		}
-	}
-	registry, err := model.NewRegistry(all...)
-	if err != nil {
-		return err
-	}
-	c.registry.Store(registry)
-	return nil
-}
-
-// models returns the models of the provider, those of the settings first.
-func (s *source) models() []model.Model {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	before := s.fault
+	s.fault = err
+	s.mu.Unlock()
 	switch {
-	case s.state == listRead:
-		return s.fromList()
-	case len(s.static) > 0 && !s.official:
-		return s.static
-	case s.official || s.state == listNone:
-		return append(s.known[:len(s.known):len(s.known)], s.static...)
-	}
-	return nil
-}
-
-// fromList joins the list with the settings. A model that is not listed is marked as
-// absent.
-func (s *source) fromList() []model.Model {
-	listed := map[string]provider.Listed{}
-	for _, l := range s.listed {
-		listed[l.ID] = l
-	}
-	absent := s.url + " does not list it"
-	var out []model.Model
-	seen := map[string]bool{}
-	set := false // a model of the settings is listed
-	for _, m := range s.static {
-		l, ok := listed[m.ID]
-		if !ok {
-			l, ok = listed[m.ID+":latest"] // Ollama's full name of the model
-		}
-		if ok {
-			m.ID, set = l.ID, true
-			m.Tools = !l.NoTools
-			m.Vision = m.Vision || l.Vision
-		} else {
-			m.Absent = absent
-		}
-		seen[m.ID] = true
-		out = append(out, m)
-	}
-	for _, m := range s.known {
-		isVersion := func(l provider.Listed) bool { return undated(l.ID) == m.ID }
-		if !s.official || seen[m.ID] || listed[m.ID].ID != "" {
-			continue
-		}
-		if !slices.ContainsFunc(s.listed, isVersion) {
-			m.Absent = absent
-		}
-		seen[m.ID] = true
-		out = append(out, m)
-	}
-	for _, l := range s.listed {
-		if !seen[l.ID] {
-			out = append(out, s.fromListed(l))
-		}
-	}
-	if s.local && !set {
-		chooseDefault(out)
-	}
-	return out
-}
-
-// fromListed returns a listed model that the settings do not name.
-func (s *source) fromListed(l provider.Listed) model.Model {
-	for _, m := range s.known {
-		if l.Priced {
-			break
-		}
-		if m.ID == l.ID {
-			return m
-		}
-		if m.ID == undated(l.ID) { // the model without a date is the fallback
-			m.ID, m.Fallback = l.ID, false
-			return m
-		}
-	}
-	m := model.Model{
-		ID: l.ID, Provider: s.provider.Name(), InputPrice: l.InputPrice, OutputPrice: l.OutputPrice, Known: l.Priced,
-		ContextWindow: l.ContextWindow, MaxOutput: maxOutput(l), Tools: !l.NoTools, Vision: l.Vision, TierMinimum: api.TierCritical,
-	}
-	switch {
-	case l.NotChat:
-		m.Absent = "it is not made for conversations"
-	case l.Remote != "" && !l.Priced:
-		m.Absent = "price unknown: it runs at " + l.Remote + "; " + priceHint
-	case !l.Priced && s.local:
-		m.Known = true
-	case !l.Priced:
-		m.Absent = "price unknown: " + s.url + " does not give it; " + priceHint
-	}
-	return m
-}
-
-// undated returns a model id without the date of its version, as in
-// claude-haiku-4-5-20251001.
-func undated(id string) string {
-	at := strings.LastIndexByte(id, '-')
-	if at < 0 || len(id)-at != len("-20251001") || strings.Trim(id[at+1:], "0123456789") != "" {
-		return id
-	}
-	return id[:at]
-}
-
-const priceHint = "set it in ANIMA_INFERENCE_ROUTER_MODELS"
-
-// maxOutput returns the output limit of a listed model, at most a quarter of its window;
-// the rest is for the prompt.
-func maxOutput(l provider.Listed) int64 {
-	most := int64(4096)
-	if l.MaxOutput > 0 {
-		most = l.MaxOutput
-	}
-	if l.ContextWindow > 0 {
-		most = min(most, l.ContextWindow/4)
-	}
-	return max(1, most)
-}
-
-// chooseDefault marks one free model as the fallback for agents that request no model:
-// the first one that takes tools, else the first one. With more than one, a local server
-// would load one model after another.
-func chooseDefault(models []model.Model) {
-	best := -1
-	for i, m := range models {
-		if m.Unusable() == "" && m.Free() && (best < 0 || m.Tools && !models[best].Tools) {
-			best = i
-		}
-	}
-	if best >= 0 {
-		models[best].Fallback = true
+	case err != nil && (before == nil || before.Error() != err.Error()):
+		c.log.WarnContext(ctx, "list of models not read, retrying", "url", s.url, "err", err)
+	case err == nil && before != nil:
+		c.log.InfoContext(ctx, "list of models read", "url", s.url, "models", len(listed))
 	}
 }

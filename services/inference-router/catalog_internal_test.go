@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
 
 // lists is a provider that lists one model. Models returns the error of its context.
@@ -23,10 +26,8 @@ func (lists) Models(ctx context.Context) ([]provider.Listed, error) {
 // lists leaves no fault of a server.
 func TestCanceledCallIsNoFaultOfAList(t *testing.T) {
 	t.Parallel()
-	c, err := newCatalog(slog.New(slog.DiscardHandler), time.Now, []*source{{provider: lists{}, url: "http://lists/v1", local: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()))
+	c := newCatalog(slog.New(slog.DiscardHandler), time.Now, store, []*source{{provider: lists{}, url: "http://lists/v1", local: true}})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.refreshIfMissing(gone, &provider.Error{Kind: provider.NoModel, Status: http.StatusNotFound})

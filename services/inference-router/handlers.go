@@ -9,6 +9,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/host"
 
+	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 )
 
@@ -56,17 +57,26 @@ func noModel(req api.Complete, route *model.Route, faults []string) *api.Error {
 
 func (h *handlers) listModels(context.Context, api.ListModels) (api.Models, error) {
 	out := api.Models{Models: []api.Model{}, Faults: h.models.faults()}
-	for _, m := range h.models.Registry().All() {
-		why := m.Unusable()
-		if why == "" && !h.models.configured(m.Provider) {
-			why = model.NotConfiguredText(m.Provider)
+	now := h.now()
+	for _, m := range h.models.all() {
+		row := h.models.shown(m)
+		r := health.Route{Provider: m.Provider, Model: m.ID}
+		if s := h.health.State(r); s.Phase(now) != health.Closed {
+			row.Breaker, row.BreakerUntil, row.BreakerReason = s.Phase(now).String(), micros(s.OpenUntil), h.health.cause(r)
 		}
-		out.Models = append(out.Models, api.Model{
-			ID: m.ID, Provider: m.Provider, InputPrice: api.Micros(m.InputPrice), OutputPrice: api.Micros(m.OutputPrice),
-			ContextWindow: m.ContextWindow, MaxOutput: m.MaxOutput, TierMinimum: m.TierMinimum, Vision: m.Vision, Usable: why == "", Why: why,
-		})
+		out.Models = append(out.Models, row)
 	}
 	return out, nil
+}
+
+// refreshModels reads the lists of the providers. A list that cannot be read is a fault in
+// the answer, and its models stay.
+func (h *handlers) refreshModels(ctx context.Context, _ api.RefreshModels) (api.Models, error) {
+	h.models.refresh(ctx, listTimeout)
+	if err := h.models.loadIfChanged(ctx); err != nil {
+		return api.Models{}, err
+	}
+	return h.listModels(ctx, api.ListModels{})
 }
 
 // httpModels answers GET /v1/models in OpenAI's format with the usable models.

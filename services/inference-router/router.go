@@ -105,11 +105,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	defer stop()
-	models, err := newCatalog(env.Log, env.Now, sources)
-	if err != nil {
+	models := newCatalog(env.Log, env.Now, sqlstore.New(db), sources)
+	if err := models.open(ctx, env.Bus); err != nil {
 		return err
 	}
-	models.refresh(ctx, listAtStart)
+	if err := models.observe(tel); err != nil {
+		return err
+	}
 	rates, err := ratelimit.Parse(cfg.Rates)
 	if err != nil {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
@@ -146,11 +148,17 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		bus.Reply(h.explainRoute),
+		bus.Reply(models.add),
+		bus.Reply(models.setPrice),
+		bus.Reply(models.remove),
+		bus.Reply(models.prices),
+		bus.Reply(h.refreshModels),
 		bus.Reply(h.matrix.get),
 		bus.Reply(h.matrix.set),
 		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
+		bus.Go(models.watch),
 		bus.Go(routes.run),
 		bus.Go(h.questions.run),
 		bus.Go(h.matrix.watch),
@@ -197,7 +205,7 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		if err := add(openai.Config{Name: "openai", BaseURL: url, Key: cfg.OpenAIKey.Reveal(), RawKey: cfg.RawKey}, "OPENAI_BASE_URL"); err != nil {
 			return nil, err
 		}
-		sources[0].known, sources[0].official = model.Baseline(), cfg.OpenAIURL == ""
+		sources[0].official = cfg.OpenAIURL == ""
 	}
 	if cfg.ClaudeKey.Reveal() != "" || cfg.ClaudeURL != "" {
 		url := cmp.Or(cfg.ClaudeURL, anthropicURL)
@@ -205,7 +213,7 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		if err != nil {
 			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
 		}
-		sources = append(sources, &source{provider: p, url: redactURL(url), known: model.Claude(), official: cfg.ClaudeURL == ""})
+		sources = append(sources, &source{provider: p, url: redactURL(url), official: cfg.ClaudeURL == ""})
 	}
 	if cfg.Ollama != "" {
 		url, err := ollamaURL(cfg.Ollama)
@@ -230,8 +238,7 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 	return sources, nil
 }
 
-// simulatedSources returns the simulated provider. The registry also lists the baseline
-// and the models of the settings.
+// simulatedSources returns the simulated provider, with the models of the settings.
 func simulatedSources(cfg Config) ([]*source, error) {
 	script, err := loadScript(cfg.Script)
 	if err != nil {
@@ -245,8 +252,7 @@ func simulatedSources(cfg Config) ([]*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	models := append(model.Baseline(), extra...)
-	return []*source{{provider: p, static: append(models, simulatedModel(script))}}, nil
+	return []*source{{provider: p, static: append(extra, simulatedModel(script))}}, nil
 }
 
 func byName(sources []*source) map[string]*source {

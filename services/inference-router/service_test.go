@@ -256,8 +256,8 @@ func TestModels(t *testing.T) {
 	if m := found["dear"]; !m.Usable || m.InputPrice != 1_500_000 || m.OutputPrice != 6_000_000 || m.ContextWindow != 8000 {
 		t.Errorf("dear: %+v", m)
 	}
-	if m, there := found["gpt-5.2"]; there {
-		t.Errorf("a model of another service is listed: %+v", m)
+	if m := found["gpt-5.2"]; m.Usable || m.Lifecycle != api.LifeBaseline {
+		t.Errorf("a model of another service: got %+v, want a baseline model that is not usable", m)
 	}
 	for token, want := range map[string]int{w.Token: 200, "wrong": 401} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.HTTP+"/v1/models", nil)

@@ -22,12 +22,24 @@ func (h *handlers) toolModels(ctx context.Context, _ executor.Call) (string, err
 	}
 	var b strings.Builder
 	b.WriteString("prices are for a million tokens, in and out:\n")
+	others := 0
 	for _, m := range all.Models {
-		fmt.Fprintf(&b, "%s: %s, %s; %d tokens, %s and richer", m.ID, m.InputPrice, m.OutputPrice, m.ContextWindow, m.TierMinimum)
+		switch {
+		case !h.models.configured(m.Provider):
+			others++
+			continue
+		case m.PriceUnknown:
+			fmt.Fprintf(&b, "%s: price unknown", m.ID)
+		default:
+			fmt.Fprintf(&b, "%s: %s, %s; %d tokens, %s and richer", m.ID, m.InputPrice, m.OutputPrice, m.ContextWindow, m.TierMinimum)
+		}
 		if !m.Usable {
 			b.WriteString("; cannot be used: " + m.Why)
 		}
 		b.WriteByte('\n')
+	}
+	if others > 0 {
+		fmt.Fprintf(&b, "%d more are of providers that are not configured\n", others)
 	}
 	return b.String(), nil
 }

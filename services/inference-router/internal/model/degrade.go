@@ -39,7 +39,7 @@ func (r *Route) lower(c *Candidate) int64 {
 	if r.Budget != Unlimited && (most == Unlimited || r.Budget < most) {
 		most = r.Budget
 	}
-	if limit <= 0 || most == Unlimited || c.Model.Free() || c.Model.OutputPrice == 0 {
+	if limit <= 0 || most == Unlimited || c.Model.Free() || c.Model.dearestOutput() == 0 {
 		return limit
 	}
 	rest := most - c.Model.Most(2*c.Prompt, 0)
@@ -47,7 +47,7 @@ func (r *Route) lower(c *Candidate) int64 {
 		return 0
 	}
 	hi, lo := bits.Mul64(uint64(rest), pricedTokens)
-	price := uint64(c.Model.OutputPrice)
+	price := uint64(c.Model.dearestOutput())
 	if hi >= price { // more tokens than int64 has
 		return limit
 	}

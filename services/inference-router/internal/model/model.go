@@ -65,6 +65,9 @@ type Model struct {
 	OutputPrice   int64 // micro-USD per million tokens
 	CachedPrice   int64 // of prompt tokens that the provider reads from its cache; 0: InputPrice
 	WritePrice    int64 // of prompt tokens that the provider writes to its cache; 0: InputPrice
+	ReasonPrice   int64 // of answer tokens that are not part of the text; 0: OutputPrice
+	PriceVersion  int64 // of the prices in the store; 0: they are those of the settings or of the program
+	PriceFrom     int64 // Unix microseconds from which the prices apply; 0: always
 	// Known says that the prices are known. A model with unknown prices cannot be used; a
 	// known price of 0 is free.
 	Known       bool
@@ -78,10 +81,15 @@ type Model struct {
 	// model use it.
 	Fallback bool
 	Absent   string // the reason why its provider does not serve it; empty if it does
+
+	Lifecycle api.Lifecycle
+	Vanished  int64 // Unix microseconds at which the list of its provider had it no more; 0: it did not vanish
 }
 
 // Free reports whether the model is known to cost nothing.
-func (m Model) Free() bool { return m.Known && m.InputPrice == 0 && m.OutputPrice == 0 }
+func (m Model) Free() bool {
+	return m.Known && max(m.InputPrice, m.CachedPrice, m.WritePrice, m.dearestOutput()) == 0
+}
 
 // Unusable returns the reason why the model may not be called; empty if it may.
 func (m Model) Unusable() string {

@@ -25,7 +25,7 @@ func NewRegistry(models ...Model) (*Registry, error) {
 		if m.ID == "" || m.Provider == "" {
 			return nil, fmt.Errorf("model %q of provider %q: id and provider are both needed", m.ID, m.Provider)
 		}
-		if min(m.InputPrice, m.OutputPrice, m.CachedPrice, m.WritePrice, m.ContextWindow, m.MaxOutput) < 0 {
+		if min(m.InputPrice, m.OutputPrice, m.CachedPrice, m.WritePrice, m.ReasonPrice, m.ContextWindow, m.MaxOutput) < 0 {
 			return nil, fmt.Errorf("model %q: prices and limits cannot be negative", m.ID)
 		}
 		switch m.TokenParam {
@@ -86,7 +86,7 @@ func Baseline() []Model {
 			ID: id, Provider: "openai", TierMinimum: tier,
 			InputPrice: in, OutputPrice: out, Known: true,
 			ContextWindow: 1_047_576, MaxOutput: maxOutput,
-			Tools: true, Vision: id != "gpt-4.1-nano", TokenParam: MaxCompletionTokens,
+			Tools: true, Vision: id != "gpt-4.1-nano", TokenParam: MaxCompletionTokens, Lifecycle: api.LifeBaseline,
 		}
 	}
 	return []Model{
@@ -106,7 +106,7 @@ func Claude() []Model {
 		return Model{
 			ID: id, Provider: "anthropic", TierMinimum: tier, InputPrice: in, OutputPrice: out, Known: true,
 			CachedPrice: in / 10, WritePrice: in + in/4, // a mark of the cache is valid for five minutes
-			ContextWindow: window, MaxOutput: maxOutput, Tools: true, Vision: true,
+			ContextWindow: window, MaxOutput: maxOutput, Tools: true, Vision: true, Lifecycle: api.LifeBaseline,
 		}
 	}
 	const usd = 1_000_000

@@ -193,7 +193,7 @@ type Usage struct {
 
 // Tokens returns the numbers of tokens by price.
 func (u Usage) Tokens() model.Tokens {
-	return model.Tokens{Input: u.Input, Cached: u.CachedInput, Written: u.CacheWrite, Output: u.Output}
+	return model.Tokens{Input: u.Input, Cached: u.CachedInput, Written: u.CacheWrite, Output: u.Output, Reason: u.Reasoning}
 }
 
 // Finish reasons to which adapters translate those of the provider. Others pass

@@ -37,12 +37,12 @@ func (s *Store) RecordFailure(ctx context.Context, f FailedAttempt) (FailureCoun
 	c := f.Call
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		tx.Queue(ctx, `insert into failed_calls (call_id, at, hold, run_id, agent, turn_id, model, provider, kind, message, counts,
-				input_tokens, output_tokens, cost, session_id, tier, task_type, trace, latency_ms, cached_tokens, cache_write_tokens, reasoning_tokens, estimated)
-			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23)
+				input_tokens, output_tokens, cost, session_id, tier, task_type, trace, latency_ms, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, price_version)
+			values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24)
 			on conflict (call_id, at, hold) do nothing`,
 			c.ID, c.At, f.Hold, f.Run, c.Agent, c.Turn, c.Model, c.Provider, f.Kind, f.Message, number(f.Counts),
 			c.Tokens.Input, c.Tokens.Output, int64(c.Cost), c.Session, string(c.Tier), string(c.Task), c.Trace, c.LatencyMS,
-			c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning, number(c.Tokens.Estimated))
+			c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning, number(c.Tokens.Estimated), c.PriceVersion)
 		return tx.QueryRowContext(ctx, `select `+triesColumns, c.ID, f.Run).Scan(&n.Call, &n.Cost, &n.Run)
 	})
 	return n, err

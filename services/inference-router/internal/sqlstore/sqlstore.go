@@ -42,6 +42,7 @@ type Call struct {
 	LatencyMS            int64
 	Trace                string
 	At                   int64 // Unix µs
+	PriceVersion         int64 // of the registry; 0: the prices were not those of a version
 }
 
 // Tokens is the consumption of an attempt, with the fields of the usage in package provider. Rows of the
@@ -72,11 +73,11 @@ func (s *Store) Record(ctx context.Context, p StoredCall) (StoredCall, error) {
 	}
 	c := p.Call
 	res, err := s.db.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
-			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20) on conflict (id) do nothing`,
+			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, price_version)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (id) do nothing`,
 		c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.Tokens.Input, c.Tokens.Output, int64(c.Cost), p.Hold, c.LatencyMS,
 		string(c.Tier), string(c.Task), c.Trace, string(answer), c.At, c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning,
-		number(c.Tokens.Estimated))
+		number(c.Tokens.Estimated), c.PriceVersion)
 	if err != nil {
 		return p, err
 	}
