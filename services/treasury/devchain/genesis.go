@@ -1,0 +1,86 @@
+package devchain
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"math/big"
+
+	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core"
+	"github.com/ethereum/go-ethereum/core/types"
+	ethcrypto "github.com/ethereum/go-ethereum/crypto"
+	"github.com/ethereum/go-ethereum/params"
+)
+
+// ChainID is the chain id of the dev chain unless the options have another one. No public
+// network has it, so nothing that is signed for the dev chain is valid elsewhere.
+const ChainID = 1337
+
+// Token is the address of MiniUSDC unless the options have another one.
+var Token = common.HexToAddress("0x0000000000000000000000000000000000c01d05")
+
+// supply is the whole supply of MiniUSDC, which the faucet has: a billion dollars.
+const supply = 1_000_000_000_000_000 // micro-USD
+
+// faucetKey is the key of the faucet. It is derived from a text, so it is public.
+var faucetKey = must(ethcrypto.ToECDSA(ethcrypto.Keccak256([]byte("anima dev chain: the key of the faucet, which is public"))))
+
+// Faucet is the address of the faucet.
+var Faucet = ethcrypto.PubkeyToAddress(faucetKey.PublicKey)
+
+//go:embed contract/MiniUSDC.json
+var tokenJSON []byte
+
+//go:embed contract/OwnedWallet.json
+var walletJSON []byte
+
+// Artifact is a compiled contract; contract/build.mjs writes it.
+type Artifact struct {
+	ABI      json.RawMessage `json:"abi"`
+	Bytecode hexutil.Bytes   `json:"bytecode"` // creates the contract; its arguments follow
+	Runtime  hexutil.Bytes   `json:"runtime"`  // of the created contract
+}
+
+// MiniUSDC returns the token contract.
+func MiniUSDC() Artifact { return artifact(tokenJSON) }
+
+// OwnedWallet returns a wallet contract with one owner, for tests of EIP-1271.
+func OwnedWallet() Artifact { return artifact(walletJSON) }
+
+func artifact(text []byte) (a Artifact) {
+	if err := json.Unmarshal(text, &a); err != nil {
+		panic(fmt.Sprintf("devchain: %v", err)) // the file is part of the program
+	}
+	return a
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(fmt.Sprintf("devchain: %v", err)) // the arguments are part of the program
+	}
+	return v
+}
+
+// genesis returns the genesis block: all forks, the token, and the faucet with ether and
+// the whole supply. It depends on the options alone, so a stored chain starts again.
+func genesis(o Options) *core.Genesis {
+	conf := *params.AllDevChainProtocolChanges // a copy: the original belongs to every user of go-ethereum
+	conf.ChainID = new(big.Int).SetUint64(o.ChainID)
+	alloc := core.SystemContractAllocs()
+	alloc[Faucet] = types.Account{Balance: new(big.Int).Mul(big.NewInt(1_000_000), big.NewInt(params.Ether))}
+	amount := common.BigToHash(big.NewInt(supply))
+	alloc[o.Token] = types.Account{
+		Balance: new(big.Int), Code: MiniUSDC().Runtime,
+		Storage: map[common.Hash]common.Hash{{}: amount, balanceSlot(Faucet): amount},
+	}
+	return &core.Genesis{Config: &conf, GasLimit: gasLimit, Alloc: alloc, BaseFee: big.NewInt(params.InitialBaseFee)}
+}
+
+const gasLimit = 30_000_000
+
+// balanceSlot returns the storage slot of balanceOf[owner], the mapping in slot 1.
+func balanceSlot(owner common.Address) common.Hash {
+	return ethcrypto.Keccak256Hash(common.LeftPadBytes(owner.Bytes(), 32), common.LeftPadBytes([]byte{1}, 32))
+}
