@@ -143,3 +143,5 @@ replace (
 	github.com/anima-run/anima/services/treasury => ../services/treasury
 	github.com/anima-run/anima/tools => ../tools
 )
+
+exclude google.golang.org/genproto v0.0.0-20230410155749-daa745c078e1

@@ -147,3 +147,5 @@ replace (
 	github.com/anima-run/anima/services/social => ../../services/social
 	github.com/anima-run/anima/services/treasury => ../../services/treasury
 )
+
+exclude google.golang.org/genproto v0.0.0-20230410155749-daa745c078e1

@@ -48,6 +48,8 @@ const (
 	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body exceeds its limit
 	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
 	ReasonNotSigned    = "not_signed"           // Denied: the signer refuses the data, whatever the caller has decided
+	ReasonChain        = "chain_down"           // Unavailable: the chain cannot be read, so the balance is unknown
+	ReasonFrozen       = "frozen"               // Denied: the ledger and the chain differ; an operator has to resolve it
 )
 
 // Error is an error that another service or a person can act on. Any other error is

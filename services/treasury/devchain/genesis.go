@@ -12,14 +12,16 @@ import (
 	"github.com/ethereum/go-ethereum/core/types"
 	ethcrypto "github.com/ethereum/go-ethereum/crypto"
 	"github.com/ethereum/go-ethereum/params"
+
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 )
 
 // ChainID is the chain id of the dev chain unless the options have another one. No public
 // network has it, so nothing that is signed for the dev chain is valid elsewhere.
-const ChainID = 1337
+var ChainID = uint64(chain.Dev.ChainID) //nolint:gosec // a positive constant
 
 // Token is the address of MiniUSDC unless the options have another one.
-var Token = common.HexToAddress("0x0000000000000000000000000000000000c01d05")
+var Token = chain.Dev.Asset
 
 // supply is the whole supply of MiniUSDC, which the faucet has: a billion dollars.
 const supply = 1_000_000_000_000_000 // micro-USD
