@@ -103,6 +103,7 @@ type Options struct {
 	ToolChoice     string          // one of the constants, or a tool's name after [OneTool]; "" is auto
 	SingleCall     bool            // at most one tool call in an answer
 	ResponseFormat json.RawMessage // in OpenAI's form
+	Effort         string          // of reasoning, in OpenAI's words: minimal, low, medium, high, …
 }
 
 // The values of [Options.ToolChoice].

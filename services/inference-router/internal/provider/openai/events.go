@@ -33,8 +33,10 @@ const maxWhole = 4 * maxAnswer
 
 // events returns the chunks of an answer: a stream of events, possibly after a byte order
 // mark, or one JSON document from a server without streaming. The first character
-// decides, because servers send wrong content types for both. An error is the last value.
-func events(body io.Reader) iter.Seq2[chunk, error] {
+// decides, because servers send wrong content types for both. whole reads a document, and
+// read an event; it returns true for the last event of the answer. An error is the last
+// value.
+func events(body io.Reader, whole func([]byte) (chunk, error), read func([]byte) (chunk, bool, error)) iter.Seq2[chunk, error] {
 	return func(yield func(chunk, error) bool) {
 		in := bufio.NewReader(body)
 		first, err := start(in)
@@ -44,16 +46,21 @@ func events(body io.Reader) iter.Seq2[chunk, error] {
 		case err != nil:
 			yield(chunk{}, err)
 		case first == '{':
-			yield(document(in))
+			data, err := readAll(in)
+			if err != nil {
+				yield(chunk{}, err)
+				return
+			}
+			yield(whole(data))
 		case first == '<':
 			yield(chunk{}, errPage)
 		default:
-			stream(in, yield)
+			stream(in, read, yield)
 		}
 	}
 }
 
-func stream(in io.Reader, yield func(chunk, error) bool) {
+func stream(in io.Reader, read func([]byte) (chunk, bool, error), yield func(chunk, error) bool) {
 	// Without the content type, because the client would select another decoder by it.
 	events := ssestream.NewDecoder(&http.Response{Body: io.NopCloser(in)})
 	for events.Next() {
@@ -65,8 +72,8 @@ func stream(in io.Reader, yield func(chunk, error) bool) {
 			yield(chunk{}, streamError(data))
 			return
 		}
-		c, err := chunkOf(data)
-		if !yield(c, err) || err != nil {
+		c, last, err := read(data)
+		if !yield(c, err) || err != nil || last {
 			return
 		}
 	}
@@ -101,19 +108,21 @@ func start(in *bufio.Reader) (byte, error) {
 	}
 }
 
-// document reads an answer in one document. A missing finish reason becomes "stop", and
-// the tool calls get the indexes that those of a stream have.
-func document(in io.Reader) (chunk, error) {
+// readAll reads an answer in one document.
+func readAll(in io.Reader) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(in, maxWhole+1))
-	switch {
-	case err != nil:
-		return chunk{}, err
-	case len(data) > maxWhole:
-		return chunk{}, fmt.Errorf("the answer is larger than %d bytes", maxWhole)
+	if err == nil && len(data) > maxWhole {
+		err = fmt.Errorf("the answer is larger than %d bytes", maxWhole)
 	}
+	return data, err
+}
+
+// document reads a completion. A missing finish reason becomes "stop", and the tool calls
+// get the indexes that those of a stream have.
+func document(data []byte) (chunk, error) {
 	var whole map[string]json.RawMessage
 	var choices []map[string]json.RawMessage
-	err = json.Unmarshal(data, &whole)
+	err := json.Unmarshal(data, &whole)
 	if raw := whole["choices"]; err == nil && raw != nil {
 		err = json.Unmarshal(raw, &choices)
 	}

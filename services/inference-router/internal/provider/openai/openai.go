@@ -1,6 +1,6 @@
-// Package openai calls models through an endpoint with OpenAI's chat-completions
-// protocol: OpenAI itself, Ollama, gateways. It uses OpenAI's official client and streams
-// where the server supports it. It never repeats a failed call: the router does, because
+// Package openai calls models through an endpoint with OpenAI's protocol of chat
+// completions or of responses: OpenAI itself, Ollama, gateways. It uses OpenAI's official
+// client and streams where the server supports it. It never repeats a failed call: the router does, because
 // each attempt is paid. The exception is a server that refuses a part of the protocol; its
 // request is repeated without that part, see [dialect].
 //
@@ -11,6 +11,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"iter"
 	"net/http"
 	"net/url"
 	"strings"
@@ -18,6 +20,7 @@ import (
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	sdkresponses "github.com/openai/openai-go/v3/responses"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -28,6 +31,8 @@ type Config struct {
 	BaseURL string // with the version, like https://api.openai.com/v1; required
 	Key     string // empty sends no Authorization
 	RawKey  bool   // send the key without the word Bearer (Conway's dialect)
+	// Responses selects the protocol of responses instead of that of chat completions.
+	Responses bool
 	// HTTP is the client for all requests, with its tracing transport and connection
 	// limits. It must not have a Timeout, because the context bounds each call. Required.
 	HTTP *http.Client
@@ -38,12 +43,40 @@ type Config struct {
 type Provider struct {
 	name     string
 	key      string
+	rawKey   bool
 	now      func() time.Time
-	chat     sdk.ChatCompletionService
+	protocol protocol
 	models   sdk.ModelService
 	root     string // of the server, without the version
 	web      *http.Client
 	dialects dialects
+}
+
+// protocol is one of the two protocols for model calls.
+type protocol interface {
+	// body encodes a request.
+	body(req provider.Request, d dialect) ([]byte, error)
+	// post sends a body as the options say.
+	post(ctx context.Context, opts ...option.RequestOption) error
+	// chunks reads the chunks of an answer. An error is the last value.
+	chunks(body io.Reader) iter.Seq2[chunk, error]
+}
+
+// completions is the protocol of chat completions.
+type completions struct{ sdk.ChatCompletionService }
+
+func (completions) body(req provider.Request, d dialect) ([]byte, error) { return body(req, d) }
+
+func (c completions) post(ctx context.Context, opts ...option.RequestOption) error {
+	_, err := c.New(ctx, sdk.ChatCompletionNewParams{}, opts...)
+	return err
+}
+
+func (completions) chunks(body io.Reader) iter.Seq2[chunk, error] {
+	return events(body, document, func(data []byte) (chunk, bool, error) {
+		c, err := chunkOf(data)
+		return c, false, err
+	})
 }
 
 // New returns a provider, or an error if the configuration is invalid. It makes no
@@ -69,12 +102,16 @@ func New(c Config) (*Provider, error) {
 	case c.Key != "":
 		opts = append(opts, option.WithAPIKey(c.Key))
 	}
-	return &Provider{
-		name: c.Name, key: c.Key, now: c.Now, web: &web, root: rootOf(base),
-		// The services, unlike the client around them, read nothing from the environment
-		// and link a fifth of the library.
-		chat: sdk.NewChatCompletionService(opts...), models: sdk.NewModelService(opts...),
-	}, nil
+	// The services, unlike the client around them, read nothing from the environment and
+	// link a fifth of the library.
+	p := &Provider{
+		name: c.Name, key: c.Key, now: c.Now, web: &web, root: rootOf(base), rawKey: c.RawKey,
+		protocol: completions{sdk.NewChatCompletionService(opts...)}, models: sdk.NewModelService(opts...),
+	}
+	if c.Responses {
+		p.protocol = responses{sdkresponses.NewResponseService(opts...)}
+	}
+	return p, nil
 }
 
 // rootOf returns a base URL without its version.
@@ -112,7 +149,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 }
 
 func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, onDelta func(string) error) (provider.Response, *provider.Error) {
-	sent, err := body(req, d)
+	sent, err := p.protocol.body(req, d)
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: p.name, Message: provider.Clean(err.Error(), p.key)}
 	}
@@ -123,7 +160,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 	if d.noStream {
 		provider.NotStreamed(ctx)
 	}
-	_, err = p.chat.New(callCtx, sdk.ChatCompletionNewParams{}, option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), inMemory(sent))
+	err = p.protocol.post(callCtx, option.WithRequestBody("application/json", sent), option.WithResponseBodyInto(&head), inMemory(sent))
 	if err != nil {
 		return provider.Response{}, p.fault(ctx, head, err)
 	}
@@ -145,7 +182,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		return nil
 	}
 	var broken error
-	for c, err := range events(head.Body) {
+	for c, err := range p.protocol.chunks(head.Body) {
 		if broken = err; err != nil {
 			break
 		}

@@ -162,7 +162,10 @@ func (p *Provider) ask(ctx context.Context, method, path string, body, into any)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if p.key != "" {
+	switch {
+	case p.key != "" && p.rawKey:
+		req.Header.Set("Authorization", p.key)
+	case p.key != "":
 		req.Header.Set("Authorization", "Bearer "+p.key)
 	}
 	res, err := p.web.Do(req)

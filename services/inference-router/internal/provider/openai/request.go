@@ -49,13 +49,14 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		Seed                *int64          `json:"seed,omitempty"`
 		Stop                []string        `json:"stop,omitempty"`
 		ResponseFormat      json.RawMessage `json:"response_format,omitempty"`
+		Effort              string          `json:"reasoning_effort,omitempty"`
 		Stream              bool            `json:"stream,omitempty"`
 		StreamOptions       *usage          `json:"stream_options,omitempty"`
 		ToolChoice          any             `json:"tool_choice,omitempty"`
 		ParallelToolCalls   *bool           `json:"parallel_tool_calls,omitempty"`
 	}{
 		Model: req.Model, Temperature: req.Temperature, TopP: req.TopP, Seed: req.Seed, Stop: req.Stop,
-		ResponseFormat: req.ResponseFormat, Stream: !d.noStream,
+		ResponseFormat: req.ResponseFormat, Effort: req.Effort, Stream: !d.noStream,
 	}
 	if !d.noStream && !d.noStreamOptions {
 		head.StreamOptions = &usage{IncludeUsage: true}

@@ -1,0 +1,171 @@
+package openai
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
+
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
+)
+
+// The request of the protocol of responses.
+type (
+	responseRequest struct {
+		Model             string          `json:"model"`
+		Input             []any           `json:"input"` // of responseMessage, responseCall and responseOutput
+		Tools             []responseTool  `json:"tools,omitempty"`
+		ToolChoice        any             `json:"tool_choice,omitempty"`
+		ParallelToolCalls *bool           `json:"parallel_tool_calls,omitempty"`
+		MaxOutputTokens   int64           `json:"max_output_tokens,omitempty"`
+		Temperature       *float64        `json:"temperature,omitempty"`
+		TopP              *float64        `json:"top_p,omitempty"`
+		Reasoning         *responseEffort `json:"reasoning,omitempty"`
+		Text              *responseText   `json:"text,omitempty"`
+		Store             bool            `json:"store"`
+		Stream            bool            `json:"stream,omitempty"`
+	}
+	responseMessage struct {
+		Role    string `json:"role"`
+		Content any    `json:"content"` // a string, or a list of responsePart
+	}
+	responsePart struct {
+		Type     string `json:"type"`
+		Text     string `json:"text,omitempty"`
+		ImageURL string `json:"image_url,omitempty"`
+		Detail   string `json:"detail,omitempty"` // of an image; required
+	}
+	responseCall struct {
+		Type      string `json:"type"`
+		CallID    string `json:"call_id"`
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	}
+	responseOutput struct {
+		Type   string `json:"type"`
+		CallID string `json:"call_id"`
+		Output string `json:"output"`
+	}
+	responseTool struct {
+		Type        string          `json:"type"`
+		Name        string          `json:"name"`
+		Description string          `json:"description,omitempty"`
+		Parameters  json.RawMessage `json:"parameters"`
+		Strict      bool            `json:"strict"`
+	}
+	responseEffort struct {
+		Effort string `json:"effort"`
+	}
+	responseText struct {
+		Format json.RawMessage `json:"format"`
+	}
+)
+
+// responseBody encodes the request in the protocol of responses. Its prompt is decoded:
+// the items of this protocol differ from the messages of the encoded prompt.
+func responseBody(req provider.Request, d dialect) ([]byte, error) {
+	req, err := req.Decode()
+	if err != nil {
+		return nil, err
+	}
+	if d.noTools {
+		req.Messages, req.Tools = plain(req.Messages), nil
+	}
+	merged, err := chat.Merge(req.Messages)
+	if err != nil {
+		return nil, err
+	}
+	out := responseRequest{
+		Model: req.Model, MaxOutputTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, Stream: !d.noStream,
+	}
+	for _, m := range merged {
+		out.Input = append(out.Input, responseItems(m)...)
+	}
+	for _, t := range req.Tools {
+		schema := t.Schema
+		if len(schema) == 0 {
+			schema = json.RawMessage(`{"type":"object","properties":{}}`)
+		}
+		out.Tools = append(out.Tools, responseTool{Type: "function", Name: t.Name, Description: t.Description, Parameters: schema})
+	}
+	if len(out.Tools) > 0 {
+		out.ToolChoice = responseChoice(req.ToolChoice)
+		if req.SingleCall {
+			out.ParallelToolCalls = new(bool)
+		}
+	}
+	if req.Effort != "" {
+		out.Reasoning = &responseEffort{req.Effort}
+	}
+	if len(req.ResponseFormat) > 0 {
+		format, err := responseFormat(req.ResponseFormat)
+		if err != nil {
+			return nil, err
+		}
+		out.Text = &responseText{format}
+	}
+	data, err := api.Encode(out)
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	return data, nil
+}
+
+// responseItems returns the items of a message. Calls are items of their own, after the
+// text of their message.
+func responseItems(m provider.Message) []any {
+	if m.Role == provider.ToolRole {
+		return []any{responseOutput{Type: "function_call_output", CallID: m.ToolCallID, Output: m.Content}}
+	}
+	var items []any
+	switch {
+	case len(m.Images) > 0:
+		var parts []responsePart
+		for _, p := range chat.Parts(m) {
+			if p.Image == nil {
+				parts = append(parts, responsePart{Type: "input_text", Text: p.Text})
+				continue
+			}
+			parts = append(parts, responsePart{Type: "input_image", ImageURL: chat.Address(*p.Image), Detail: cmp.Or(p.Image.Detail, "auto")})
+		}
+		items = append(items, responseMessage{Role: m.Role, Content: parts})
+	case m.Content != "" || len(m.ToolCalls) == 0:
+		items = append(items, responseMessage{Role: m.Role, Content: m.Content})
+	}
+	for _, c := range m.ToolCalls {
+		items = append(items, responseCall{Type: "function_call", CallID: c.ID, Name: c.Name, Arguments: c.Arguments})
+	}
+	return items
+}
+
+// responseChoice returns the choice of tools in the protocol's form.
+func responseChoice(choice string) any {
+	if name, ok := strings.CutPrefix(choice, provider.OneTool); ok {
+		return map[string]string{"type": "function", "name": name}
+	}
+	return cmp.Or(choice, provider.ToolsAuto)
+}
+
+// responseFormat returns the format of a completion in the form of a response, in which
+// the fields of the schema have no object of their own.
+func responseFormat(format json.RawMessage) (json.RawMessage, error) {
+	var f struct {
+		Type   string                     `json:"type"`
+		Schema map[string]json.RawMessage `json:"json_schema"`
+	}
+	if err := json.Unmarshal(format, &f); err != nil {
+		return nil, fmt.Errorf("response_format: %w", err)
+	}
+	if f.Schema == nil {
+		return format, nil
+	}
+	kind, err := json.Marshal(f.Type)
+	if err != nil {
+		return nil, err
+	}
+	f.Schema["type"] = kind
+	return json.Marshal(f.Schema)
+}
