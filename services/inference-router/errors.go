@@ -26,10 +26,7 @@ type remedy struct {
 // kinds): a call with a transient cause is repeated; a lasting cause excludes the model or
 // provider.
 func remedyOf(e *provider.Error) remedy {
-	setting, form := "OPENAI_BASE_URL", "API with its version, like http://127.0.0.1:11434/v1"
-	if e.Provider == ollama {
-		setting, form = "OLLAMA_HOST", "server, like http://127.0.0.1:11434"
-	}
+	setting, key, form := settingsOf(e.Provider)
 	switch e.Kind {
 	case provider.RetrySame:
 		return remedy{true, true, true, api.ReasonProvider, "try again later, or configure another provider"}
@@ -46,7 +43,7 @@ func remedyOf(e *provider.Error) remedy {
 	case provider.Quota:
 		return remedy{false, false, false, api.ReasonQuota, "add credit to the account at the provider, or configure another provider"}
 	case provider.Auth:
-		return remedy{false, false, false, api.ReasonAuth, "check OPENAI_API_KEY and its permissions"}
+		return remedy{false, false, false, api.ReasonAuth, "check " + key + " and its permissions"}
 	case provider.Endpoint:
 		return remedy{false, false, false, api.ReasonEndpoint, "check " + setting + ": it is the address of the " + form}
 	case provider.ContextTooLong:

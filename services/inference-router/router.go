@@ -32,8 +32,6 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic"
-	"github.com/anima-run/anima/services/inference-router/internal/provider/openai"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/simulated"
 	"github.com/anima-run/anima/services/inference-router/internal/ratelimit"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
@@ -46,7 +44,12 @@ type Config struct {
 	Ollama    string        `env:"OLLAMA_HOST,exact" help:"address of an Ollama server, in the form that Ollama uses: 127.0.0.1:11434; with or without OPENAI_*"`
 	ClaudeKey config.Secret `env:"ANTHROPIC_API_KEY,exact" help:"key of Anthropic, or of the service at ANTHROPIC_BASE_URL; with or without OPENAI_*"`
 	ClaudeURL string        `env:"ANTHROPIC_BASE_URL,exact" help:"base URL of an Anthropic-compatible service, without the version"`
-	RawKey    bool          `env:"raw_key" help:"send the key without the word Bearer"`
+	RawKey    bool          `env:"raw_key" help:"send OPENAI_API_KEY without the word Bearer"`
+	OpenAIAPI string        `env:"openai_api" oneof:"chat|responses" help:"protocol of OPENAI_BASE_URL: chat completions or responses"`
+	ConwayKey config.Secret `env:"CONWAY_API_KEY,exact" help:"key of Conway's API, which is sent without the word Bearer; with or without OPENAI_*"`
+	ConwayURL string        `env:"CONWAY_API_URL,exact" help:"base URL of Conway's API or of a compatible service, without the version"`
+	Others    []string      `env:"providers" help:"further providers, as name=kind:url with the kind chat, responses, raw-chat, raw-responses (key without the word Bearer) or anthropic, like groq=chat:https://api.groq.com/openai/v1"`
+	OtherKeys config.Secret `env:"provider_keys" help:"keys of the further providers, as name=key, separated by commas"`
 	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; with /vision after it the model sees images; these models are tried first; not needed for a service that lists its models with prices"`
 	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
@@ -83,12 +86,15 @@ func (c *Config) Validate() error {
 	if _, err := ratelimit.Parse(c.Rates); err != nil {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
 	}
+	if _, err := parseOthers(c.Others, c.OtherKeys); err != nil {
+		return err
+	}
 	_, err := extraModels(c.Models)
 	return err
 }
 
 // Service is the definition of inference-router for package host.
-var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second, Breaker: health.OpenFor}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, OpenAIAPI: apiChat, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second, Breaker: health.OpenFor}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -184,15 +190,10 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		return nil, nil
 	}
 	var sources []*source
-	add := func(c openai.Config, variable string) error {
-		c.HTTP, c.Now = client, now
-		p, err := openai.New(c)
+	add := func(c endpoint, setting string) error {
+		s, err := c.source(cfg, client, now)
 		if err != nil {
-			return fmt.Errorf("%s: %w", variable, err)
-		}
-		s := &source{provider: p, url: redactURL(c.BaseURL), local: isLocal(c.BaseURL)}
-		if cfg.Local != "auto" {
-			s.local = cfg.Local == "yes"
+			return fmt.Errorf("%s: %w", setting, err)
 		}
 		sources = append(sources, s)
 		return nil
@@ -202,25 +203,40 @@ func configured(cfg Config, client *http.Client, now func() time.Time) ([]*sourc
 		if url == "" {
 			url = openAIURL
 		}
-		if err := add(openai.Config{Name: "openai", BaseURL: url, Key: cfg.OpenAIKey.Reveal(), RawKey: cfg.RawKey}, "OPENAI_BASE_URL"); err != nil {
+		if err := add(endpoint{name: "openai", url: url, key: cfg.OpenAIKey.Reveal(), raw: cfg.RawKey, kind: cfg.OpenAIAPI}, "OPENAI_BASE_URL"); err != nil {
 			return nil, err
 		}
 		sources[0].official = cfg.OpenAIURL == ""
 	}
 	if cfg.ClaudeKey.Reveal() != "" || cfg.ClaudeURL != "" {
-		url := cmp.Or(cfg.ClaudeURL, anthropicURL)
-		p, err := anthropic.New(anthropic.Config{Name: "anthropic", BaseURL: url, Key: cfg.ClaudeKey.Reveal(), HTTP: client, Now: now})
-		if err != nil {
-			return nil, fmt.Errorf("ANTHROPIC_BASE_URL: %w", err)
+		c := endpoint{name: "anthropic", url: cmp.Or(cfg.ClaudeURL, anthropicURL), key: cfg.ClaudeKey.Reveal(), kind: apiAnthropic}
+		if err := add(c, "ANTHROPIC_BASE_URL"); err != nil {
+			return nil, err
 		}
-		sources = append(sources, &source{provider: p, url: redactURL(url), official: cfg.ClaudeURL == ""})
+		s := sources[len(sources)-1]
+		s.official, s.local = cfg.ClaudeURL == "", false
+	}
+	if cfg.ConwayKey.Reveal() != "" || cfg.ConwayURL != "" {
+		c := endpoint{name: conway, url: conwayBase(cfg.ConwayURL), key: cfg.ConwayKey.Reveal(), raw: true, kind: apiChat}
+		if err := add(c, "CONWAY_API_URL"); err != nil {
+			return nil, err
+		}
+	}
+	others, err := parseOthers(cfg.Others, cfg.OtherKeys)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range others {
+		if err := add(c, settingProviders); err != nil {
+			return nil, err
+		}
 	}
 	if cfg.Ollama != "" {
 		url, err := ollamaURL(cfg.Ollama)
 		if err != nil {
 			return nil, err
 		}
-		if err := add(openai.Config{Name: ollama, BaseURL: url}, "OLLAMA_HOST"); err != nil {
+		if err := add(endpoint{name: ollama, url: url, kind: apiChat}, "OLLAMA_HOST"); err != nil {
 			return nil, err
 		}
 	}

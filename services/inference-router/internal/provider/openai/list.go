@@ -25,6 +25,8 @@ type entry struct {
 	OwnedBy string `json:"owned_by"`
 	Type    string `json:"type"` // LM Studio, Together: llm, vlm, chat, embeddings, …
 
+	Available *bool `json:"available"` // Conway: false if it cannot be called
+
 	MaxModelLen   int64 `json:"max_model_len"`  // vLLM, SGLang
 	ContextLength int64 `json:"context_length"` // OpenRouter, Together
 	ContextWindow int64 `json:"context_window"` // Groq
@@ -42,7 +44,7 @@ type entry struct {
 		Output []string `json:"output_modalities"`
 	} `json:"architecture"` // OpenRouter
 	Parameters []string                   `json:"supported_parameters"` // OpenRouter
-	Pricing    map[string]json.RawMessage `json:"pricing"`              // OpenRouter: USD per token, as text
+	Pricing    map[string]json.RawMessage `json:"pricing"`              // OpenRouter: USD per token, as text; Conway: USD per million tokens
 }
 
 // visionModel is the type of a model that sees images, in the lists of LM Studio.
@@ -56,14 +58,18 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 		return nil, err
 	}
 	var list struct {
-		Data []json.RawMessage `json:"data"`
+		Data   []json.RawMessage `json:"data"`
+		Models []json.RawMessage `json:"models"` // Conway, instead of data
 	}
 	// Ollama without models sends null.
-	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && !nullData(data) {
+	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && list.Models == nil && !nullData(data) {
 		return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
 	}
 	var entries []entry
 	seen := map[string]bool{}
+	if list.Data == nil {
+		list.Data = list.Models
+	}
 	for _, raw := range list.Data {
 		var e entry
 		// A field of an unexpected type must not hide the model.
@@ -76,7 +82,7 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 			}
 			e = entry{ID: id.ID}
 		}
-		if e.ID == "" || seen[e.ID] {
+		if e.ID == "" || seen[e.ID] || e.Available != nil && !*e.Available {
 			continue
 		}
 		seen[e.ID] = true
@@ -132,12 +138,26 @@ func (e entry) listed() provider.Listed {
 		Vision:        slices.Contains(e.Architecture.Input, "image") || e.Type == visionModel,
 		NotChat:       len(e.Architecture.Output) > 0 && !slices.Contains(e.Architecture.Output, "text") || notChat(e.Type, e.ID),
 	}
-	in, inOK := perMillion(e.Pricing["prompt"])
-	out, outOK := perMillion(e.Pricing["completion"])
+	in, inOK := e.price("prompt", "input_per_million", "input_per_1m_tokens_usd")
+	out, outOK := e.price("completion", "output_per_million", "output_per_1m_tokens_usd")
 	if inOK && outOK && nothing(e.Pricing["request"]) {
 		m.Priced, m.InputPrice, m.OutputPrice = true, in, out
 	}
 	return m
+}
+
+// price returns a price in micro-USD per million tokens: from the field with the price of a
+// token, or else from the first present one of the fields with the price of a million.
+func (e entry) price(each string, million ...string) (int64, bool) {
+	if raw, ok := e.Pricing[each]; ok {
+		return perMillion(raw)
+	}
+	for _, name := range million {
+		if raw, ok := e.Pricing[name]; ok {
+			return scaled(raw, 1_000_000)
+		}
+	}
+	return 0, false
 }
 
 // nothing reports whether there is no charge: the price is absent, null or zero. A price
@@ -170,7 +190,11 @@ func notChat(kind, id string) bool {
 // perMillion converts a price in USD per token, written as text, to micro-USD per million
 // tokens: exact to the twelfth decimal, and rounded up beyond. It returns false for a
 // price that is missing, or negative, which OpenRouter uses for variable prices.
-func perMillion(raw json.RawMessage) (int64, bool) {
+func perMillion(raw json.RawMessage) (int64, bool) { return scaled(raw, 1_000_000_000_000) }
+
+// scaled converts a price, written as text or as a number, to the given number of its
+// units, rounded up.
+func scaled(raw json.RawMessage, units int64) (int64, bool) {
 	var text string
 	if json.Unmarshal(raw, &text) != nil {
 		text = string(raw) // a number, or absent
@@ -181,7 +205,7 @@ func perMillion(raw json.RawMessage) (int64, bool) {
 	if !ok || len(text) > 40 || strings.ContainsAny(text, "eE/xX_") || price.Sign() < 0 {
 		return 0, false
 	}
-	price.Mul(price, big.NewRat(1_000_000_000_000, 1))
+	price.Mul(price, big.NewRat(units, 1))
 	up := new(big.Int).Add(price.Num(), new(big.Int).Sub(price.Denom(), big.NewInt(1)))
 	up.Quo(up, price.Denom())
 	if !up.IsInt64() {

@@ -51,6 +51,18 @@ func TestLists(t *testing.T) {
 				{ID: "a/picture", Priced: true, NotChat: true},
 			},
 		},
+		"Conway": {
+			map[string]string{"/v1/models": `{"models":[
+				{"id":"gpt-5.2","provider":"openai","available":true,"pricing":{"input_per_million":1.75,"output_per_million":14}},
+				{"id":"claude","owned_by":"anthropic","pricing":{"input_per_1m_tokens_usd":"3","output_per_1m_tokens_usd":"15"}},
+				{"id":"half","pricing":{"input_per_million":1}},
+				{"id":"gone","available":false,"pricing":{"input_per_million":1,"output_per_million":1}}]}`},
+			[]provider.Listed{
+				{ID: "gpt-5.2", Priced: true, InputPrice: 1_750_000, OutputPrice: 14_000_000},
+				{ID: "claude", Priced: true, InputPrice: 3_000_000, OutputPrice: 15_000_000},
+				{ID: "half"},
+			},
+		},
 		"Ollama": {
 			map[string]string{
 				"/v1/models":     `{"object":"list","data":[{"id":"tiny:latest","object":"model","created":1,"owned_by":"library"}]}`,
