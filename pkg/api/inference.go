@@ -106,6 +106,10 @@ type Complete struct {
 	Messages  []ChatMessage `json:"messages,omitempty"` // required, except in [CompleteV2]
 	Tools     []Tool        `json:"tools,omitempty"`
 	MaxTokens int64         `json:"maxTokens,omitempty"` // 0: by the routing matrix
+	// ResponseFormat is the form of the answer, as in OpenAI's chat completions: {"type":
+	// "json_object"}, or {"type":"json_schema","json_schema":{"name","schema","strict"}}.
+	// Empty: a text.
+	ResponseFormat json.RawMessage `json:"responseFormat,omitempty"`
 	// Run is the id of the run that the call is a part of: the failed attempts of its
 	// calls are counted together. "" is a call without a run.
 	Run string `json:"runId,omitempty"`
@@ -213,7 +217,10 @@ type Completion struct {
 	Finish       string     `json:"finish"` // one of the Finish constants, or the provider's own value
 	InputTokens  int64      `json:"inputTokens"`
 	OutputTokens int64      `json:"outputTokens"`
-	Cost         Micros     `json:"cost"` // includes earlier attempts of the call
+	CachedTokens int64      `json:"cachedTokens,omitempty"`     // of InputTokens, read from the provider's cache
+	CacheWrite   int64      `json:"cacheWriteTokens,omitempty"` // of InputTokens, written to the provider's cache
+	ReasonTokens int64      `json:"reasoningTokens,omitempty"`  // of OutputTokens, not part of Text
+	Cost         Micros     `json:"cost"`                       // includes earlier attempts of the call
 	LatencyMS    int64      `json:"latencyMs"`
 	// Reasoning is the text that the model wrote before its answer and that is not a
 	// part of it (reasoning_content, <think>). It is not streamed and never sent to a

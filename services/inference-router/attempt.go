@@ -53,7 +53,8 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
-		InputTokens: res.Usage.Input, OutputTokens: res.Usage.Output, Cost: cost + c.failedCost, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
+		InputTokens: res.Usage.Input, CachedTokens: res.Usage.CachedInput, CacheWrite: res.Usage.CacheWrite,
+		OutputTokens: res.Usage.Output, ReasonTokens: res.Usage.Reasoning, Cost: cost + c.failedCost, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
 	}
 	answer.ToolCalls = res.ToolCalls
 	if partial {

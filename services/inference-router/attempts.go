@@ -113,6 +113,9 @@ func (h *handlers) completeV2(ctx context.Context, m api.CompleteV2, send func(a
 }
 
 func (h *handlers) completion(ctx context.Context, req callRequest, send func(api.Delta) error) (api.Completion, error) {
+	if len(req.ResponseFormat) > 0 {
+		req.options.ResponseFormat = req.ResponseFormat
+	}
 	if err := check(req); err != nil {
 		return api.Completion{}, err
 	}

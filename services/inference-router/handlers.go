@@ -11,6 +11,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
+	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
 
 // maxID is the longest id of a call, in bytes. It leaves room within treasury's limit of
@@ -25,6 +26,9 @@ func check(req callRequest) error {
 		return api.Errorf(api.Invalid, "a call needs the id of the agent that pays: %.40q is not a valid agent id", req.Agent)
 	case len(req.Messages) == 0 && req.raw == nil:
 		return api.Errorf(api.Invalid, "a call needs messages")
+	}
+	if _, err := provider.FormatOf(req.options.ResponseFormat); err != nil {
+		return api.Errorf(api.Invalid, "%v", err)
 	}
 	if err := chat.CheckImages(req.Messages); err != nil { // a prompt in raw has no images, see [chat.Check]
 		return api.Errorf(api.Invalid, "%v", err)

@@ -81,13 +81,13 @@ func (c *callState) query() model.Query {
 	}
 	if c.req.raw != nil {
 		q.Tools = c.req.raw.ToolTokens
-		q.Prompt = c.req.raw.Tokens - q.Tools
+		q.Prompt = provider.Request{Raw: c.req.raw, Options: c.req.options}.Estimate() - q.Tools
 		return q
 	}
 	for _, m := range c.req.Messages {
 		q.Images += int64(len(m.Images))
 	}
-	q.Prompt = provider.Request{Messages: c.req.Messages}.Estimate()
+	q.Prompt = provider.Request{Messages: c.req.Messages, Options: c.req.options}.Estimate()
 	q.Tools = provider.ToolTokens(c.req.Tools)
 	return q
 }

@@ -90,6 +90,12 @@ func (r *Request) field(name string, v gjson.Result) error {
 	case "temperature":
 		r.Temperature = new(float64)
 		return strictjson.Value(v, r.Temperature)
+	case "response_format":
+		r.ResponseFormat = []byte(v.Raw)
+		_, err := provider.FormatOf(r.ResponseFormat)
+		return err
+	case "reasoning_effort":
+		return strictjson.Value(v, &r.Effort)
 	case "seed":
 		r.Seed = new(int64)
 		return strictjson.Value(v, r.Seed)

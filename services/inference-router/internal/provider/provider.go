@@ -102,7 +102,7 @@ type Options struct {
 	Stop           []string        // texts that end the answer
 	ToolChoice     string          // one of the constants, or a tool's name after [OneTool]; "" is auto
 	SingleCall     bool            // at most one tool call in an answer
-	ResponseFormat json.RawMessage // in OpenAI's form
+	ResponseFormat json.RawMessage // a [Format] in OpenAI's form; empty: a text
 	Effort         string          // of reasoning, in OpenAI's words: minimal, low, medium, high, …
 }
 
@@ -135,12 +135,12 @@ func (r Request) HasCalls() bool { return r.Raw != nil && r.Raw.Calls || chat.Ha
 
 // Estimate returns about how many tokens the prompt has, with tool definitions and the
 // arguments of tool calls (docs/reference/inference-router.md, Token estimate). Its
-// accuracy is that of [chat.Tokens].
+// accuracy is that of [chat.Tokens]. The format of the answer is a part of the prompt.
 func (r Request) Estimate() int64 {
+	total := chat.Tokens([]byte(r.ResponseFormat))
 	if r.Raw != nil {
-		return r.Raw.Tokens
+		return total + r.Raw.Tokens
 	}
-	var total int64
 	for _, m := range r.Messages {
 		total += model.MessageTokens + chat.Tokens(m.Content) + callTokens(m.ToolCalls)
 		for _, picture := range m.Images {
@@ -167,9 +167,9 @@ const imageSize = 64 << 10
 // [imageSize].
 func (r Request) Size() int64 {
 	if r.Raw != nil {
-		return int64(len(r.Raw.Messages) + len(r.Raw.Tools))
+		return int64(len(r.Raw.Messages) + len(r.Raw.Tools) + len(r.ResponseFormat))
 	}
-	var total int
+	total := len(r.ResponseFormat)
 	for _, m := range r.Messages {
 		total += len(m.Content) + imageSize*len(m.Images)
 		for _, c := range m.ToolCalls {

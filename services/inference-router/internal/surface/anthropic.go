@@ -30,7 +30,14 @@ type anthropicRequest struct {
 	Temperature *float64 `json:"temperature"`
 	TopP        *float64 `json:"top_p"`
 	Stop        []string `json:"stop_sequences"`
-	Metadata    struct {
+	Output      struct {
+		Effort string `json:"effort"`
+		Format *struct {
+			Type   string          `json:"type"`
+			Schema json.RawMessage `json:"schema"`
+		} `json:"format"`
+	} `json:"output_config"`
+	Metadata struct {
 		UserID string `json:"user_id"`
 	} `json:"metadata"`
 	Stream bool `json:"stream"`
@@ -76,7 +83,17 @@ func (Anthropic) Read(body []byte) (Request, error) {
 	}
 	out := Request{
 		Model: in.Model, MaxTokens: in.MaxTokens, User: in.Metadata.UserID, Stream: in.Stream,
-		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Stop: in.Stop},
+		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Stop: in.Stop, Effort: in.Output.Effort},
+	}
+	if err := checkEffort(in.Output.Effort); err != nil {
+		return out, err
+	}
+	if f := in.Output.Format; f != nil { // the protocol has no name for the schema
+		var err error
+		strict := true
+		if out.Options.ResponseFormat, err = (provider.Format{Type: f.Type, Name: "answer", Schema: f.Schema, Strict: &strict}).Encode(); err != nil {
+			return out, invalid("output_config.format: %v", err)
+		}
 	}
 	switch {
 	case in.Model == "":

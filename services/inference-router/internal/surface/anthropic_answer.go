@@ -11,8 +11,14 @@ import (
 )
 
 type anthropicUsage struct {
-	Input  int64 `json:"input_tokens"`
-	Output int64 `json:"output_tokens"`
+	Input      int64 `json:"input_tokens"` // without the two below
+	CacheWrite int64 `json:"cache_creation_input_tokens"`
+	CacheRead  int64 `json:"cache_read_input_tokens"`
+	Output     int64 `json:"output_tokens"`
+}
+
+func anthropicUsageOf(c api.Completion) anthropicUsage {
+	return anthropicUsage{c.InputTokens - c.CachedTokens - c.CacheWrite, c.CacheWrite, c.CachedTokens, c.OutputTokens}
 }
 
 // anthropicMessage is an answer. In the first event of a stream it is empty.
@@ -62,7 +68,7 @@ func inputOf(arguments string) json.RawMessage {
 func (Anthropic) Answer(w http.ResponseWriter, head Head, c api.Completion) {
 	m := anthropicMessage{
 		ID: head.ID, Type: "message", Role: provider.Assistant, Model: c.Model, Content: []anthropicBlock{},
-		StopReason: anthropicStop(c.Finish), Usage: anthropicUsage{c.InputTokens, c.OutputTokens},
+		StopReason: anthropicStop(c.Finish), Usage: anthropicUsageOf(c),
 	}
 	if c.Reasoning != "" {
 		none := ""
@@ -128,12 +134,29 @@ func (s *anthropicStream) closeBlock() error {
 	return s.emit("content_block_stop", event{"index": s.next - 1})
 }
 
+// thinking writes a block of thinking. Its signature is empty: thinking is not sent back to
+// the model.
+func (s *anthropicStream) thinking(text string) error {
+	if err := s.emit("content_block_start", event{"index": s.next, "content_block": event{"type": "thinking", "thinking": "", "signature": ""}}); err != nil {
+		return err
+	}
+	if err := s.emit("content_block_delta", event{"index": s.next, "delta": event{"type": "thinking_delta", "thinking": text}}); err != nil {
+		return err
+	}
+	return s.closeBlock()
+}
+
 func (s *anthropicStream) End(c api.Completion) error {
 	if err := s.start(); err != nil {
 		return err
 	}
 	if s.open {
 		if err := s.closeBlock(); err != nil {
+			return err
+		}
+	}
+	if c.Reasoning != "" { // known only now
+		if err := s.thinking(c.Reasoning); err != nil {
 			return err
 		}
 	}
@@ -150,7 +173,7 @@ func (s *anthropicStream) End(c api.Completion) error {
 	}
 	// The usage of the prompt is known only now, so it is in this event too.
 	if err := s.emit("message_delta", event{
-		"delta": event{"stop_reason": anthropicStop(c.Finish), "stop_sequence": nil}, "usage": anthropicUsage{c.InputTokens, c.OutputTokens},
+		"delta": event{"stop_reason": anthropicStop(c.Finish), "stop_sequence": nil}, "usage": anthropicUsageOf(c),
 	}); err != nil {
 		return err
 	}

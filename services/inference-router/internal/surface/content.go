@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
@@ -76,4 +77,12 @@ func (p openAIPart) image() (api.Image, error) {
 func textOf(raw json.RawMessage) (string, error) {
 	m, err := messageOf(provider.System, raw)
 	return m.Content, err
+}
+
+// checkEffort checks the effort of reasoning. A provider decides which words it takes.
+func checkEffort(word string) error {
+	if len(word) > 16 || strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") != "" {
+		return invalid("the reasoning effort %.40q is not a word", word)
+	}
+	return nil
 }

@@ -25,6 +25,7 @@ type openAIRequest struct {
 	Seed                *int64          `json:"seed"`
 	Stop                json.RawMessage `json:"stop"`
 	ResponseFormat      json.RawMessage `json:"response_format"`
+	Effort              string          `json:"reasoning_effort"`
 	N                   int             `json:"n"`
 	User                string          `json:"user"`
 	Stream              bool            `json:"stream"`
@@ -68,7 +69,7 @@ func (OpenAI) Read(body []byte) (Request, error) {
 	}
 	out := Request{
 		Model: in.Model, MaxTokens: max(in.MaxCompletionTokens, in.MaxTokens), User: in.User, Stream: in.Stream, Usage: in.StreamOptions.IncludeUsage,
-		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Seed: in.Seed, ResponseFormat: notNull(in.ResponseFormat)},
+		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Seed: in.Seed, Effort: in.Effort},
 	}
 	switch {
 	case in.Model == "":
@@ -102,7 +103,16 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		}
 		out.Tools = append(out.Tools, api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: notNull(t.Function.Parameters)})
 	}
-	var err error
+	format, err := provider.FormatOf(in.ResponseFormat)
+	if err != nil {
+		return out, invalid("response_format: %v", err)
+	}
+	if out.Options.ResponseFormat, err = format.Encode(); err != nil {
+		return out, err
+	}
+	if err := checkEffort(in.Effort); err != nil {
+		return out, err
+	}
 	if out.Options.ToolChoice, err = openAIChoice(in.ToolChoice); err != nil {
 		return out, err
 	}

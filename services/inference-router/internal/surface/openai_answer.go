@@ -9,13 +9,21 @@ import (
 )
 
 type openAIUsage struct {
-	Prompt     int64 `json:"prompt_tokens"`
-	Completion int64 `json:"completion_tokens"`
-	Total      int64 `json:"total_tokens"`
+	Prompt        int64 `json:"prompt_tokens"`
+	Completion    int64 `json:"completion_tokens"`
+	Total         int64 `json:"total_tokens"`
+	PromptDetails struct {
+		Cached int64 `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+	CompletionDetails struct {
+		Reasoning int64 `json:"reasoning_tokens"`
+	} `json:"completion_tokens_details"`
 }
 
 func openAIUsageOf(c api.Completion) *openAIUsage {
-	return &openAIUsage{c.InputTokens, c.OutputTokens, c.InputTokens + c.OutputTokens}
+	u := &openAIUsage{Prompt: c.InputTokens, Completion: c.OutputTokens, Total: c.InputTokens + c.OutputTokens}
+	u.PromptDetails.Cached, u.CompletionDetails.Reasoning = c.CachedTokens, c.ReasonTokens
+	return u
 }
 
 // openAIDelta is a message or a piece of one.
@@ -109,8 +117,8 @@ func (s *openAIStream) Text(piece string) error { return s.delta(openAIDelta{Con
 // End writes the usage in a chunk of its own if the caller asked for it, and else in the
 // chunk with the finish reason.
 func (s *openAIStream) End(c api.Completion) error {
-	if len(c.ToolCalls) > 0 || !s.begun {
-		if err := s.delta(openAIDelta{ToolCalls: openAICalls(c.ToolCalls, true)}); err != nil {
+	if len(c.ToolCalls) > 0 || c.Reasoning != "" || !s.begun { // the reasoning is known only now
+		if err := s.delta(openAIDelta{Reasoning: c.Reasoning, ToolCalls: openAICalls(c.ToolCalls, true)}); err != nil {
 			return err
 		}
 	}

@@ -29,7 +29,10 @@ type responsesRequest struct {
 	Background         bool            `json:"background"`
 	PreviousResponseID string          `json:"previous_response_id"`
 	Conversation       json.RawMessage `json:"conversation"`
-	Text               struct {
+	Reasoning          struct {
+		Effort string `json:"effort"`
+	} `json:"reasoning"`
+	Text struct {
 		Format json.RawMessage `json:"format"`
 	} `json:"text"`
 }
@@ -60,7 +63,7 @@ func (Responses) Read(body []byte) (Request, error) {
 	}
 	out := Request{
 		Model: in.Model, MaxTokens: in.MaxOutputTokens, User: in.User, Stream: in.Stream,
-		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, SingleCall: in.ParallelToolCalls != nil && !*in.ParallelToolCalls},
+		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Effort: in.Reasoning.Effort, SingleCall: in.ParallelToolCalls != nil && !*in.ParallelToolCalls},
 	}
 	switch {
 	case in.Model == "":
@@ -77,6 +80,9 @@ func (Responses) Read(body []byte) (Request, error) {
 			return out, invalid("tools[%d]: a function with a name is needed", i)
 		}
 		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters)})
+	}
+	if err := checkEffort(in.Reasoning.Effort); err != nil {
+		return out, err
 	}
 	var err error
 	if out.Messages, err = responsesMessages(in.Instructions, in.Input); err != nil {
@@ -164,28 +170,19 @@ func responsesFormat(raw json.RawMessage) (json.RawMessage, error) {
 	if len(notNull(raw)) == 0 {
 		return nil, nil
 	}
-	var format struct {
+	var in struct {
 		Type        string          `json:"type"`
 		Name        string          `json:"name"`
-		Description string          `json:"description,omitempty"`
+		Description string          `json:"description"`
 		Schema      json.RawMessage `json:"schema"`
-		Strict      *bool           `json:"strict,omitempty"`
+		Strict      *bool           `json:"strict"`
 	}
-	if err := json.Unmarshal(raw, &format); err != nil {
+	if err := json.Unmarshal(raw, &in); err != nil {
 		return nil, invalid("text.format: %v", err)
 	}
-	switch format.Type {
-	case "text":
-		return nil, nil
-	case "json_object":
-		return raw, nil
-	case "json_schema":
-		return api.Encode(map[string]any{"type": format.Type, "json_schema": struct {
-			Name        string          `json:"name"`
-			Description string          `json:"description,omitempty"`
-			Schema      json.RawMessage `json:"schema"`
-			Strict      *bool           `json:"strict,omitempty"`
-		}{format.Name, format.Description, format.Schema, format.Strict}})
+	out, err := provider.Format(in).Encode()
+	if err != nil {
+		return nil, invalid("text.format: %v", err)
 	}
-	return nil, invalid("text.format: the type %q is not supported", format.Type)
+	return out, nil
 }

@@ -40,7 +40,7 @@ type responsesReason struct {
 	Reason string `json:"reason"`
 }
 
-// responsesItem is a message or a call of an answer.
+// responsesItem is a message, a call or the reasoning of an answer.
 type responsesItem struct {
 	Type      string           `json:"type"`
 	ID        string           `json:"id"`
@@ -50,6 +50,7 @@ type responsesItem struct {
 	CallID    string           `json:"call_id,omitempty"`
 	Name      string           `json:"name,omitempty"`
 	Arguments *string          `json:"arguments,omitempty"` // of a call
+	Summary   *[]responsesPart `json:"summary,omitempty"`   // of reasoning
 }
 
 // responsesPart is a text or a refusal.
@@ -108,6 +109,16 @@ func responsesCall(head Head, i int, c api.ToolCall, status, arguments string) r
 	return responsesItem{Type: "function_call", ID: "fc_" + strconv.Itoa(i) + "_" + head.ID, Status: status, CallID: c.ID, Name: c.Name, Arguments: &arguments}
 }
 
+// responsesReasoning returns the item of the reasoning. It is the last one, because in a
+// stream it is known only after the text.
+func responsesReasoning(head Head, text string) responsesItem {
+	item := responsesItem{Type: "reasoning", ID: "rs_" + head.ID, Status: responseCompleted, Summary: &[]responsesPart{}}
+	if text != "" {
+		*item.Summary = append(*item.Summary, responsesPart{Type: "summary_text", Text: &text})
+	}
+	return item
+}
+
 // responsesOf returns the whole response of a completion.
 func responsesOf(head Head, c api.Completion) responsesAnswer {
 	a := responsesHead(head, responseCompleted)
@@ -124,7 +135,11 @@ func responsesOf(head Head, c api.Completion) responsesAnswer {
 	for i, call := range c.ToolCalls {
 		a.Output = append(a.Output, responsesCall(head, i, call, responseCompleted, call.Arguments))
 	}
+	if c.Reasoning != "" {
+		a.Output = append(a.Output, responsesReasoning(head, c.Reasoning))
+	}
 	a.Usage = &responsesUsage{Input: c.InputTokens, Output: c.OutputTokens, Total: c.InputTokens + c.OutputTokens}
+	a.Usage.InputDetails.Cached, a.Usage.OutputDetails.Reasoning = c.CachedTokens, c.ReasonTokens
 	return a
 }
 
@@ -161,6 +176,7 @@ type responsesEvent struct {
 
 	OutputIndex  *int            `json:"output_index,omitempty"`
 	ContentIndex *int            `json:"content_index,omitempty"`
+	SummaryIndex *int            `json:"summary_index,omitempty"`
 	ItemID       string          `json:"item_id,omitempty"`
 	Item         *responsesItem  `json:"item,omitempty"`
 	Part         *responsesPart  `json:"part,omitempty"`
@@ -232,7 +248,10 @@ func (s *responsesStream) End(c api.Completion) error {
 	for i := range whole.Output {
 		item := &whole.Output[i]
 		end := s.endMessage
-		if item.Content == nil {
+		switch {
+		case item.Summary != nil:
+			end = s.reasoning
+		case item.Content == nil:
 			end = s.call
 		}
 		if err := end(i, item); err != nil {
@@ -263,6 +282,13 @@ func (s *responsesStream) call(i int, item *responsesItem) error {
 	return s.all(responsesEvent{Type: "response.output_item.added", OutputIndex: &i, Item: &added},
 		responsesEvent{Type: "response.function_call_arguments.delta", OutputIndex: &i, ItemID: item.ID, Delta: item.Arguments},
 		responsesEvent{Type: "response.function_call_arguments.done", OutputIndex: &i, ItemID: item.ID, Arguments: item.Arguments})
+}
+
+func (s *responsesStream) reasoning(i int, item *responsesItem) error {
+	added, text := responsesReasoning(s.head, ""), (*item.Summary)[0].Text
+	return s.all(responsesEvent{Type: "response.output_item.added", OutputIndex: &i, Item: &added},
+		responsesEvent{Type: "response.reasoning_summary_text.delta", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Delta: text},
+		responsesEvent{Type: "response.reasoning_summary_text.done", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Text: text})
 }
 
 // Fail ends the response with the status failed. No event with another status follows.

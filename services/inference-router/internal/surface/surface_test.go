@@ -39,7 +39,7 @@ func TestResponsesRead(t *testing.T) {
 		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"type":"object"}`)}},
 		Options: provider.Options{
 			SingleCall: true, ToolChoice: provider.OneTool + "look",
-			ResponseFormat: []byte(`{"json_schema":{"name":"n","schema":{"type":"object"},"strict":true},"type":"json_schema"}`),
+			ResponseFormat: []byte(`{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"},"strict":true}}`),
 		},
 		Messages: []api.ChatMessage{
 			{Role: provider.System, Content: "be brief"},
@@ -92,6 +92,67 @@ func TestResponsesStream(t *testing.T) {
 			}
 			if strings.Contains(w.Body.String(), c.not) {
 				t.Errorf("%s must not be in\n%s", c.not, w.Body)
+			}
+		})
+	}
+}
+
+// TestAnswers checks the usage, the reasoning and the calls of the same answer in each
+// protocol, plain and streamed, and that a stream which fails has an error and no end.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	answer := api.Completion{
+		Model: "m", Text: "yes", Reasoning: "let me see", Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "c", Name: "look", Arguments: "{}"}},
+		InputTokens: 100, CachedTokens: 60, CacheWrite: 30, OutputTokens: 20, ReasonTokens: 5,
+	}
+	for name, c := range map[string]struct {
+		dialect     surface.Dialect
+		both        []string // in the answer and in the stream
+		fault, ends string   // of a stream
+	}{
+		"openai": {surface.OpenAI{}, []string{
+			`"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60},"completion_tokens_details":{"reasoning_tokens":5}`,
+			`"reasoning_content":"let me see"`, `"name":"look"`, `"tool_calls"`,
+		}, `data: {"error":{`, "[DONE]"},
+		"responses": {surface.Responses{}, []string{
+			`"input_tokens":100,"input_tokens_details":{"cached_tokens":60},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5},"total_tokens":120`,
+			`"summary":[{"type":"summary_text","text":"let me see"}]`, `"name":"look"`,
+		}, "event: response.failed", "response.completed"},
+		"anthropic": {surface.Anthropic{}, []string{
+			`"input_tokens":10,"cache_creation_input_tokens":30,"cache_read_input_tokens":60,"output_tokens":20`,
+			`"thinking":"let me see"`, `"name":"look"`, `"tool_use"`,
+		}, "event: error", "message_stop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			plain, streamed, failed := httptest.NewRecorder(), httptest.NewRecorder(), httptest.NewRecorder()
+			c.dialect.Answer(plain, surface.Head{ID: "1", Model: "m"}, answer)
+			s := c.dialect.Stream(streamed, surface.Head{ID: "1", Model: "m", Usage: true})
+			if err := s.Text("yes"); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.End(answer); err != nil {
+				t.Fatal(err)
+			}
+			for kind, got := range map[string]string{"plain": plain.Body.String(), "stream": streamed.Body.String()} {
+				for _, part := range c.both {
+					if !strings.Contains(got, part) {
+						t.Errorf("%s: %s is missing in\n%s", kind, part, got)
+					}
+				}
+			}
+			if n := strings.Count(streamed.Body.String(), c.ends); n == 0 {
+				t.Errorf("the stream has no %s:\n%s", c.ends, streamed.Body)
+			}
+			s = c.dialect.Stream(failed, surface.Head{ID: "1", Model: "m"})
+			if err := s.Text("half"); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Fail(502, api.Errorf(api.Unavailable, "it broke")); err != nil {
+				t.Fatal(err)
+			}
+			if got := failed.Body.String(); !strings.Contains(got, c.fault) || !strings.Contains(got, "it broke") || strings.Contains(got, c.ends) {
+				t.Errorf("the stream that failed: got\n%s\nwant %s and no %s", got, c.fault, c.ends)
 			}
 		})
 	}

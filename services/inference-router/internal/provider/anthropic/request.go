@@ -29,6 +29,7 @@ type (
 		Temperature *float64  `json:"temperature,omitempty"`
 		TopP        *float64  `json:"top_p,omitempty"`
 		Stop        []string  `json:"stop_sequences,omitempty"`
+		Output      *output   `json:"output_config,omitempty"`
 		Stream      bool      `json:"stream"`
 	}
 	message struct {
@@ -45,6 +46,13 @@ type (
 		Content   string          `json:"content,omitempty"`     // of tool_result
 		Source    *source         `json:"source,omitempty"`      // of image
 		Cache     *cache          `json:"cache_control,omitempty"`
+	}
+	output struct {
+		Format format `json:"format"`
+	}
+	format struct {
+		Type   string          `json:"type"`
+		Schema json.RawMessage `json:"schema"`
 	}
 	source struct {
 		Type      string `json:"type"`
@@ -101,6 +109,9 @@ func body(req provider.Request) ([]byte, error) {
 		out.Tools[n-1].Cache = marked
 	}
 	out.System, out.Messages = blocks(req.Messages)
+	if err := out.shape(req.ResponseFormat); err != nil {
+		return nil, err
+	}
 	if n := len(out.System); n > 0 {
 		out.System[n-1].Cache = marked
 	}
@@ -114,6 +125,25 @@ func body(req provider.Request) ([]byte, error) {
 		return nil, fmt.Errorf("request: %w", err)
 	}
 	return data, nil
+}
+
+// onlyJSON is the last system message of a call whose answer has to be JSON without a
+// schema. The protocol has a format only for schemas.
+const onlyJSON = "Answer with one JSON object and nothing else."
+
+// shape adds the format of the answer.
+func (r *request) shape(raw json.RawMessage) error {
+	f, err := provider.FormatOf(raw)
+	if err != nil {
+		return err
+	}
+	switch f.Type {
+	case provider.FormatObject:
+		r.System = append(r.System, block{Type: "text", Text: onlyJSON})
+	case provider.FormatSchema:
+		r.Output = &output{format{Type: f.Type, Schema: f.Schema}}
+	}
+	return nil
 }
 
 // toolChoice returns the choice of tools in the protocol's form.

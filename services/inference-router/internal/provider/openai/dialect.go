@@ -15,11 +15,12 @@ type dialect struct {
 	noStreamOptions bool             // answers 400 to stream_options
 	noStream        bool             // answers 400 to stream
 	noTools         bool             // answers 400 to tools; see [plain]
+	noEffort        bool             // answers 400 to the effort of reasoning
 	tokens          model.TokenParam // field for the output limit; empty: as the request says
 }
 
 // dialects stores the dialects of a server in memory: streaming for the whole server,
-// tools and the field of the output limit for each model, because servers such as Ollama
+// tools, reasoning and the field of the output limit for each model, because servers such as Ollama
 // and OpenAI differ by model there. The zero value is ready to use.
 type dialects struct {
 	mu     sync.Mutex
@@ -46,6 +47,7 @@ func (d *dialects) keep(id string, got dialect) {
 	d.server.noStream = d.server.noStream || got.noStream
 	known := d.models[id]
 	known.noTools = known.noTools || got.noTools
+	known.noEffort = known.noEffort || got.noEffort
 	if got.tokens != "" {
 		known.tokens = got.tokens
 	}
@@ -54,7 +56,7 @@ func (d *dialects) keep(id string, got dialect) {
 
 // reduced returns the dialect in which to repeat a request that the server refused in
 // dialect d with a message. It returns false if the message names no part that the
-// request can omit. Each reduction removes one part, so a request is sent at most five
+// request can omit. Each reduction removes one part, so a request is sent at most six
 // times.
 func (d dialect) reduced(req provider.Request, status int, message string) (dialect, bool) {
 	if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity && status != http.StatusNotImplemented {
@@ -75,6 +77,8 @@ func (d dialect) reduced(req provider.Request, status int, message string) (dial
 		d.tokens = model.MaxTokens
 	case d.tokens == "" && asked != model.MaxCompletionTokens && strings.Contains(text, "max_tokens"):
 		d.tokens = model.MaxCompletionTokens
+	case !d.noEffort && req.Effort != "" && strings.Contains(text, "reasoning"):
+		d.noEffort = true
 	case !d.noTools && req.Offers() && namesTools(text):
 		d.noTools = true
 	case !d.noStream && strings.Contains(text, "stream"):

@@ -149,6 +149,9 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 }
 
 func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, onDelta func(string) error) (provider.Response, *provider.Error) {
+	if d.noEffort {
+		req.Effort = ""
+	}
 	sent, err := p.protocol.body(req, d)
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: p.name, Message: provider.Clean(err.Error(), p.key)}

@@ -40,6 +40,9 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		}
 		prompt = &provider.EncodedPrompt{Messages: chat.Encode(merged), Tools: tools, Offered: len(req.Tools)}
 	}
+	if _, err := provider.FormatOf(req.ResponseFormat); err != nil {
+		return nil, err
+	}
 	head := struct {
 		Model               string          `json:"model"`
 		MaxTokens           int64           `json:"max_tokens,omitempty"`

@@ -60,7 +60,14 @@ type (
 		Effort string `json:"effort"`
 	}
 	responseText struct {
-		Format json.RawMessage `json:"format"`
+		Format responseFormat `json:"format"`
+	}
+	responseFormat struct {
+		Type        string          `json:"type"`
+		Name        string          `json:"name,omitempty"`
+		Description string          `json:"description,omitempty"`
+		Schema      json.RawMessage `json:"schema,omitempty"`
+		Strict      *bool           `json:"strict,omitempty"`
 	}
 )
 
@@ -100,12 +107,12 @@ func responseBody(req provider.Request, d dialect) ([]byte, error) {
 	if req.Effort != "" {
 		out.Reasoning = &responseEffort{req.Effort}
 	}
-	if len(req.ResponseFormat) > 0 {
-		format, err := responseFormat(req.ResponseFormat)
-		if err != nil {
-			return nil, err
-		}
-		out.Text = &responseText{format}
+	format, err := provider.FormatOf(req.ResponseFormat)
+	if err != nil {
+		return nil, err
+	}
+	if format.Type != provider.FormatText {
+		out.Text = &responseText{responseFormat(format)}
 	}
 	data, err := api.Encode(out)
 	if err != nil {
@@ -147,25 +154,4 @@ func responseChoice(choice string) any {
 		return map[string]string{"type": "function", "name": name}
 	}
 	return cmp.Or(choice, provider.ToolsAuto)
-}
-
-// responseFormat returns the format of a completion in the form of a response, in which
-// the fields of the schema have no object of their own.
-func responseFormat(format json.RawMessage) (json.RawMessage, error) {
-	var f struct {
-		Type   string                     `json:"type"`
-		Schema map[string]json.RawMessage `json:"json_schema"`
-	}
-	if err := json.Unmarshal(format, &f); err != nil {
-		return nil, fmt.Errorf("response_format: %w", err)
-	}
-	if f.Schema == nil {
-		return format, nil
-	}
-	kind, err := json.Marshal(f.Type)
-	if err != nil {
-		return nil, err
-	}
-	f.Schema["type"] = kind
-	return json.Marshal(f.Schema)
 }

@@ -1,7 +1,6 @@
 package openai_test
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -207,12 +206,8 @@ func TestResponsesOptions(t *testing.T) {
 	if string(first.ToolChoice) != `{"name":"exec","type":"function"}` || first.ParallelToolCalls == nil || *first.ParallelToolCalls || first.Reasoning.Effort != "low" {
 		t.Errorf("got %+v", first)
 	}
-	var format map[string]any
-	if err := json.Unmarshal(first.Text.Format, &format); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]any{"type": "json_schema", "name": "n", "strict": true, "schema": map[string]any{"type": "object"}}, format); diff != "" {
-		t.Errorf("format (-want +got):\n%s", diff)
+	if f := first.Text.Format; f.Type != "json_schema" || f.Name != "n" || string(f.Schema) != `{"type":"object"}` || !*f.Strict {
+		t.Errorf("format: got %+v", f)
 	}
 	if len(got) != 2 || len(got[1].Tools) != 0 {
 		t.Errorf("the server without tools got %+v", got[len(got)-1])

@@ -101,6 +101,38 @@ func answers(t *testing.T, open Open) {
 		}
 	})
 
+	t.Run("the format of the answer arrives", func(t *testing.T) {
+		t.Parallel()
+		p, s := open(t)
+		s.Always(func(a *Answer) { a.Text("{}"); a.Finish(provider.FinishStop); a.Done() })
+		for _, raw := range []string{`{"type":"text"}`, `{"type":"json_schema","json_schema":{"name":"answer","schema":{"type":"object","additionalProperties":false}}}`} {
+			req := Ask("hi")
+			req.ResponseFormat = []byte(raw)
+			if _, err := p.Complete(t.Context(), req, nil); err != nil {
+				t.Fatal(err)
+			}
+			all, _ := s.Requests()
+			got, err1 := provider.FormatOf(all[len(all)-1].ResponseFormat)
+			want, err2 := provider.FormatOf(req.ResponseFormat)
+			if diff := cmp.Diff(want, got); diff != "" || err1 != nil || err2 != nil {
+				t.Errorf("%v, %v (-want +got):\n%s", err1, err2, diff)
+			}
+		}
+		req := Ask("hi")
+		req.ResponseFormat = []byte(`{"type":"json_object"}`)
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		all, _ := s.Requests()
+		last := all[len(all)-1]
+		if !strings.Contains(fmt.Sprint(last.Messages)+string(last.ResponseFormat), "json_object") && !strings.Contains(fmt.Sprint(last.Messages), "JSON object") {
+			t.Errorf("an object without a schema: got %+v", last)
+		}
+		req.ResponseFormat = []byte(`{"type":"xml"}`)
+		_, err := p.Complete(t.Context(), req, nil)
+		check(t, err, provider.Fatal, 0)
+	})
+
 	t.Run("images arrive at their places", func(t *testing.T) {
 		t.Parallel()
 		p, s := open(t)

@@ -32,6 +32,12 @@ type Request struct {
 	TopP        *float64 `json:"top_p"`
 	Stop        []string `json:"stop_sequences"`
 	Stream      bool     `json:"stream"`
+	Output      *struct {
+		Format struct {
+			Type   string          `json:"type"`
+			Schema json.RawMessage `json:"schema"`
+		} `json:"format"`
+	} `json:"output_config"`
 }
 
 // Message is one message of a [Request].
@@ -118,6 +124,9 @@ func (r Request) check() error {
 	}
 	if t := r.Temperature; t != nil && (*t < 0 || *t > 1) {
 		return fmt.Errorf("temperature: must be between 0 and 1")
+	}
+	if r.Output != nil && (r.Output.Format.Type != provider.FormatSchema || !strings.HasPrefix(string(r.Output.Format.Schema), "{")) {
+		return fmt.Errorf("output_config.format: a schema is required")
 	}
 	marks := 0
 	mark := func(c *Cache) {
@@ -231,6 +240,9 @@ func (m Message) check(ids map[string]bool, open []string) (calls []string, err 
 func (r Request) Neutral() provider.Request {
 	out := provider.Request{Model: r.Model, MaxTokens: r.MaxTokens, TokenParam: model.MaxTokens}
 	out.Temperature, out.TopP, out.Stop = r.Temperature, r.TopP, r.Stop
+	if r.Output != nil { // the protocol has no name for the schema
+		out.ResponseFormat, _ = provider.Format{Type: r.Output.Format.Type, Name: "answer", Schema: r.Output.Format.Schema}.Encode()
+	}
 	for _, b := range r.System {
 		out.Messages = append(out.Messages, provider.Message{Role: provider.System, Content: b.Text})
 	}

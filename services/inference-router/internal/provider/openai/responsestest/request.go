@@ -30,7 +30,13 @@ type Request struct {
 		Effort string `json:"effort"`
 	} `json:"reasoning"`
 	Text *struct {
-		Format json.RawMessage `json:"format"`
+		Format struct {
+			Type        string          `json:"type"`
+			Name        string          `json:"name"`
+			Description string          `json:"description"`
+			Schema      json.RawMessage `json:"schema"`
+			Strict      *bool           `json:"strict"`
+		} `json:"format"`
 	} `json:"text"`
 	Store  *bool `json:"store"`
 	Stream bool  `json:"stream"`
@@ -97,7 +103,11 @@ func Decode(body io.Reader) (Request, provider.Request, error) {
 		neutral.Effort = r.Reasoning.Effort
 	}
 	if r.Text != nil {
-		neutral.ResponseFormat = r.Text.Format
+		format, err := provider.Format(r.Text.Format).Encode()
+		if err != nil {
+			return r, neutral, fmt.Errorf("invalid 'text.format': %w", err)
+		}
+		neutral.ResponseFormat = format
 	}
 	for i, t := range r.Tools {
 		var schema struct {
