@@ -34,9 +34,10 @@ type Func func(ctx context.Context, c Call) (string, error)
 
 // Executor executes the tools of one service. It is safe for concurrent use.
 type Executor struct {
-	keys  *Keys
-	now   func() time.Time
-	tools map[string]Func
+	keys   *Keys
+	now    func() time.Time
+	tools  map[string]Func
+	absent map[string]error
 }
 
 // New returns an executor. It panics if the catalogue does not assign a tool to the
@@ -59,10 +60,12 @@ type Invocation interface {
 
 // Routes returns the routes of the requests L, which lists the tools, and C, which calls
 // one of them. Both requests name the owner of the tools. Routes panics if the catalogue
-// does not assign a tool to that owner.
-func Routes[L api.Message, C Invocation](b *bus.Bus, now func() time.Time, tools map[string]Func) bus.Route {
+// does not assign a tool to that owner. A tool of absent is not listed, and a call of it
+// fails with the error that says why.
+func Routes[L api.Message, C Invocation](b *bus.Bus, now func() time.Time, tools map[string]Func, absent map[string]error) bus.Route {
 	var list L
 	x := New(b, list.Subject().Owner, now, tools)
+	x.absent = maps.Clone(absent)
 	return bus.Routes(
 		bus.Reply(func(context.Context, L) (api.ToolList, error) { return x.List(), nil }),
 		bus.Reply(func(ctx context.Context, m C) (api.Returned, error) { return x.Call(ctx, m.Invoked()) }),
@@ -78,6 +81,9 @@ func (x *Executor) List() api.ToolList {
 // error of the tool.
 func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, error) {
 	run, ok := x.tools[m.Tool]
+	if err := x.absent[m.Tool]; err != nil && !ok {
+		return api.Returned{}, err
+	}
 	if !ok {
 		return api.Returned{}, api.Errorf(api.NotFound, "no tool %.60q is executed here", m.Tool)
 	}

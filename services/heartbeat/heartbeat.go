@@ -85,7 +85,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.requestWake),
 		bus.Reply(h.runBeat),
 		bus.Reply(h.listTicks),
-		executor.Routes[api.ListHeartbeatTools, api.CallHeartbeatTool](env.Bus, env.Now, h.tools()),
+		executor.Routes[api.ListHeartbeatTools, api.CallHeartbeatTool](env.Bus, env.Now, h.tools(), nil),
 		bus.Go(relay.Run),
 		bus.Go(changes.Run),
 		bus.Go(clock.run),

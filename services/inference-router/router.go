@@ -161,7 +161,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.refreshModels),
 		bus.Reply(h.matrix.get),
 		bus.Reply(h.matrix.set),
-		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools()),
+		executor.Routes[api.ListInferenceTools, api.CallInferenceTool](env.Bus, env.Now, h.tools(), nil),
 		bus.Go(h.settleLeftovers),
 		bus.Go(models.run),
 		bus.Go(models.watch),

@@ -75,7 +75,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(id.createKey),
 		bus.Reply(id.listKeys),
 		bus.Reply(id.revokeKey),
-		executor.Routes[api.ListSocialTools, api.CallSocialTool](env.Bus, env.Now, h.tools()),
+		executor.Routes[api.ListSocialTools, api.CallSocialTool](env.Bus, env.Now, h.tools(), nil),
 		bus.Go(relay.Run),
 		bus.Go(func(ctx context.Context) error { return tidy(ctx, store, cfg.Keep, env.Now, env.Log) }),
 	)

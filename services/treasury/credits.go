@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
 
+	"github.com/anima-run/anima/services/treasury/internal/conway"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
@@ -185,19 +186,18 @@ func writeRefusal(w http.ResponseWriter, status int, err error, details *missing
 	}{e.Message, code, api.Advice(e), details})
 }
 
-// sandboxPrice is the price of a size of sandbox.
-type sandboxPrice struct {
-	Name         string `json:"name"`
-	VCPU         int64  `json:"vcpu"`
-	MemoryMB     int64  `json:"memory_mb"`
-	DiskGB       int64  `json:"disk_gb"`
-	MonthlyCents int64  `json:"monthly_cents"`
-}
-
 // creditsPricing answers with the prices of sandboxes, none without a provider of
 // sandboxes, and with the amounts of USDC for which credits are sold. The prices of models
 // are in GET /v1/models.
 func (h *handlers) creditsPricing(w http.ResponseWriter, r *http.Request) {
-	prices := []sandboxPrice{}
-	host.WriteJSON(w, map[string]any{"tiers": prices, "pricing": prices, "topup_usd": api.TopupUSD(), "currency": "USD"}, nil)
+	sizes := []conway.Size{}
+	if h.outside.client != nil {
+		all, err := h.outside.client.Pricing(r.Context())
+		if err != nil {
+			host.WriteError(w, 0, conway.Explain(err))
+			return
+		}
+		sizes = append(sizes, all...)
+	}
+	host.WriteJSON(w, map[string]any{"tiers": sizes, "pricing": sizes, "topup_usd": api.TopupUSD(), "currency": "USD"}, nil)
 }

@@ -26,6 +26,7 @@ type handlers struct {
 	tel     *instruments
 
 	directory directory
+	outside   *outside // without a client if no provider is configured
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {

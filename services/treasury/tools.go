@@ -3,6 +3,7 @@ package treasury
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -13,10 +14,12 @@ import (
 
 // tools returns the tools that treasury offers to agents, by name.
 func (h *handlers) tools() map[string]executor.Func {
-	return map[string]executor.Func{
+	all := map[string]executor.Func{
 		"check_credits":    h.checkCredits,
 		"transfer_credits": h.transferCredits,
 	}
+	maps.Copy(all, h.outside.tools())
+	return all
 }
 
 func (h *handlers) checkCredits(ctx context.Context, c executor.Call) (string, error) {

@@ -8,6 +8,7 @@ package treasury
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -30,6 +31,8 @@ type Config struct {
 	Faucet     bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
 	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
 	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
+	ConwayURL  string        `env:"conway_url" help:"address of the Conway API, on whose account agents rent sandboxes and register domains, such as https://api.conway.tech; empty: these tools are refused"`
+	ConwayKey  config.Secret `env:"conway_key" help:"API key of the operator for the Conway API"`
 	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
 
 	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
@@ -43,6 +46,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_TREASURY_SWEEP is %s: at least 10ms is needed", c.Sweep)
 	case c.ScryptN < 2 || c.ScryptN > 1<<20 || c.ScryptN&(c.ScryptN-1) != 0:
 		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
+	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
+		return errors.New("ANIMA_TREASURY_CONWAY_URL and ANIMA_TREASURY_CONWAY_KEY are needed together: set both or none")
 	}
 	return nil
 }
@@ -81,6 +86,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store}
+	if h.outside, err = openOutside(h, store); err != nil {
+		return err
+	}
+	defer h.outside.close()
 	h.creditsRoutes(env.HTTP)
 
 	// The writer runs until the routes have ended, because requests in progress need it.
@@ -103,8 +112,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.listEntries),
 		bus.Reply(h.verifyLedger, 1),
 		bus.Reply(h.signMessage),
-		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools()),
+		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
+		bus.Go(h.outside.reconcile),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),
 	)

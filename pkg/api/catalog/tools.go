@@ -63,18 +63,18 @@ var tools = []Tool{
 		need("path", maxPath, "inside your folder"), {Name: "content", Type: Text, Required: true, Empty: true, Binary: true},
 	}},
 	{"read_file", "Read a text file of your folder.", VM, Safe, Pure, false, false, false, api.Loop, []Param{need("path", maxPath, "inside your folder")}},
-	{"expose_port", "Make a port of your sandbox reachable from outside.", VM, Caution, Idempotent, true, false, false, api.Loop, []Param{whole("port", true, 1, 65535, "")}},
-	{"remove_port", "Stop making a port of your sandbox reachable.", VM, Caution, Idempotent, true, false, false, api.Loop, []Param{whole("port", true, 1, 65535, "")}},
+	{"expose_port", "Make a port of your sandbox reachable from outside.", VM, Caution, Idempotent, true, false, false, api.Treasury, []Param{whole("port", true, 1, 65535, ""), may("sandbox_id", maxName, "default: your only one")}},
+	{"remove_port", "Stop making a port of your sandbox reachable.", VM, Caution, Idempotent, true, false, false, api.Treasury, []Param{whole("port", true, 1, 65535, ""), may("sandbox_id", maxName, "default: your only one")}},
 	{"check_credits", "See what you own and how long it keeps you alive.", Conway, Safe, Pure, false, true, false, api.Treasury, nil},
 	{"check_usdc_balance", "See the USDC in your wallet on chain.", Conway, Safe, Pure, false, true, false, api.Treasury, nil},
 	{"topup_credits", "Buy credits with USDC from your wallet.", Financial, Caution, Keyed, true, false, true, api.Treasury, []Param{
 		between("amount_usd", true, 5, 2500, "one of 5, 25, 100, 500, 1000, 2500"),
 	}},
-	{"create_sandbox", "Rent another sandbox.", Conway, Caution, Keyed, true, false, true, api.Loop, []Param{
+	{"create_sandbox", "Rent another sandbox.", Conway, Caution, Keyed, true, false, true, api.Treasury, []Param{
 		may("name", maxName, ""), whole("vcpu", false, 1, 64, "default 1"), whole("memory_mb", false, 128, 1<<20, "default 512"), whole("disk_gb", false, 1, 10_000, "default 5"),
 	}},
-	{"delete_sandbox", "Give a sandbox back.", Conway, Dangerous, Keyed, true, false, false, api.Loop, []Param{need("sandbox_id", maxName, "")}},
-	{"list_sandboxes", "See the sandboxes that you rent.", Conway, Safe, Pure, false, true, false, api.Loop, nil},
+	{"delete_sandbox", "Give a sandbox back.", Conway, Dangerous, Keyed, true, false, false, api.Treasury, []Param{need("sandbox_id", maxName, "")}},
+	{"list_sandboxes", "See the sandboxes that you rent.", Conway, Safe, Pure, false, true, false, api.Treasury, nil},
 	{"edit_own_file", "Change a file of your own; the change is recorded and can be reverted.", SelfMod, Dangerous, Idempotent, true, false, false, api.Loop, []Param{
 		need("path", maxPath, "inside your folder"), {Name: "content", Type: Text, Required: true, Empty: true, MaxBytes: maxFile}, need("description", maxText, "what changes and why"),
 	}},
@@ -150,9 +150,9 @@ var tools = []Tool{
 	{"list_models", "See the models that you can think with, and their prices.", Conway, Safe, Pure, false, true, false, api.Inference, nil},
 	{"switch_model", "Prefer a model from now on; the answer says what will be used.", Conway, Caution, Idempotent, true, false, false, api.Inference, []Param{need("model_id", maxName, ""), may("reason", maxText, "")}},
 	{"check_inference_spending", "See what your thinking has cost.", Financial, Safe, Pure, false, true, false, api.Inference, []Param{may("model", maxName, "default: all"), whole("days", false, 1, 365, "default 1")}},
-	{"search_domains", "Find domain names that can be bought.", Conway, Safe, Pure, false, false, false, api.Loop, []Param{need("query", maxName, ""), may("tlds", maxName, "separated by commas")}},
+	{"search_domains", "Find domain names that can be bought.", Conway, Safe, Pure, false, false, false, api.Treasury, []Param{need("query", maxName, ""), may("tlds", maxName, "separated by commas")}},
 	{"register_domain", "Buy a domain name.", Conway, Dangerous, Keyed, true, false, true, api.Treasury, []Param{need("domain", 253, ""), whole("years", false, 1, 10, "default 1")}},
-	{"manage_dns", "List, add or delete a domain's records.", Conway, Safe, Keyed, true, false, false, api.Loop, []Param{
+	{"manage_dns", "List, add or delete a domain's records.", Conway, Safe, Keyed, true, false, false, api.Treasury, []Param{
 		oneOf("action", true, "", "list", "add", "delete"), need("domain", 253, ""), may("type", 16, ""), may("host", 253, ""), may("value", maxText, ""), whole("ttl", false, 1, 1<<31, "seconds"), may("record_id", maxName, ""),
 	}},
 	{"update_soul", "Rewrite a section of your soul.", SelfMod, Caution, Idempotent, true, false, false, api.Loop, []Param{

@@ -1,0 +1,2 @@
+-- The number of another migration.
+select 1;

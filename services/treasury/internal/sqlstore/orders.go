@@ -1,0 +1,80 @@
+package sqlstore
+
+import (
+	"context"
+	"errors"
+
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/services/treasury/internal/orders"
+)
+
+var _ orders.Store = (*Store)(nil)
+
+const selectOrder = "select id, agent, turn, kind, request, price, status, answer, paid, created_at from orders "
+
+func scanOrder(row sqldb.Scanner) (o orders.Order, err error) {
+	var paid int64
+	err = row.Scan(&o.ID, &o.Agent, &o.Turn, &o.Kind, &o.Request, &o.Price, &o.Status, &o.Answer, &paid, &o.CreatedAt)
+	o.Paid = paid != 0
+	return o, err
+}
+
+// Order implements [orders.Store].
+func (s *Store) Order(ctx context.Context, id string) (orders.Order, bool, error) {
+	o, err := scanOrder(s.db.QueryRowContext(ctx, selectOrder+"where id = $1", id))
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return o, false, nil
+	}
+	return o, err == nil, err
+}
+
+// AddOrder implements [orders.Store].
+func (s *Store) AddOrder(ctx context.Context, o orders.Order) (orders.Order, error) {
+	_, err := s.db.ExecContext(ctx, `insert into orders (id, agent, turn, kind, request, price, status, answer, paid, created_at)
+		values ($1, $2, $3, $4, $5, $6, 'pending', '', 0, $7) on conflict (id) do nothing`,
+		o.ID, o.Agent, o.Turn, string(o.Kind), o.Request, int64(o.Price), o.CreatedAt)
+	if err != nil {
+		return o, err
+	}
+	return scanOrder(s.db.QueryRowContext(ctx, selectOrder+"where id = $1", o.ID))
+}
+
+// EndOrder implements [orders.Store].
+func (s *Store) EndOrder(ctx context.Context, id string, status orders.Status, answer string, thing *orders.Thing) (o orders.Order, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, "update orders set status = $1, answer = $2 where id = $3 and status = 'pending'", string(status), answer, id)
+		if thing != nil {
+			tx.Queue(ctx, `insert into things (kind, id, agent, name, created_at) values ($1, $2, $3, $4, $5)
+				on conflict (kind, id) do nothing`, string(thing.Kind), thing.ID, thing.Agent, thing.Name, thing.CreatedAt)
+		}
+		var err error
+		o, err = scanOrder(tx.QueryRowContext(ctx, selectOrder+"where id = $1", id))
+		return err
+	})
+	return o, err
+}
+
+// PaidOrder implements [orders.Store].
+func (s *Store) PaidOrder(ctx context.Context, id string) error {
+	_, err := s.db.ExecContext(ctx, "update orders set paid = 1 where id = $1", id)
+	return err
+}
+
+// OpenOrders implements [orders.Store].
+func (s *Store) OpenOrders(ctx context.Context, before int64, limit int) ([]orders.Order, error) {
+	return sqldb.All(ctx, s.db, scanOrder, selectOrder+"where paid = 0 and created_at < $1 order by created_at, id limit $2", before, limit)
+}
+
+// Things implements [orders.Store].
+func (s *Store) Things(ctx context.Context, agent string, kind orders.Kind) ([]orders.Thing, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t orders.Thing, err error) {
+		err = row.Scan(&t.Kind, &t.ID, &t.Agent, &t.Name, &t.CreatedAt)
+		return t, err
+	}, "select kind, id, agent, name, created_at from things where agent = $1 and kind = $2 order by created_at, id", agent, string(kind))
+}
+
+// RemoveThing implements [orders.Store].
+func (s *Store) RemoveThing(ctx context.Context, kind orders.Kind, id string) error {
+	_, err := s.db.ExecContext(ctx, "delete from things where kind = $1 and id = $2", string(kind), id)
+	return err
+}

@@ -1,0 +1,258 @@
+package treasury
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
+
+	"github.com/anima-run/anima/services/treasury/internal/conway"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/orders"
+)
+
+// Times of orders. An order without a clear answer is repeated until orderLife, which is
+// also the life of its hold.
+const (
+	orderLife  = 24 * time.Hour
+	orderLead  = time.Hour       // before the end of the hold, in which the order is paid
+	orderRest  = 2 * time.Minute // a younger order may still be on its way
+	orderRound = 30 * time.Second
+)
+
+// provider is the account to which agents pay sandboxes and domains.
+const provider = "provider:conway"
+
+// outside executes the tools of agents that use Conway, on the account of the operator.
+type outside struct {
+	*handlers
+
+	client *conway.Client // nil if it is not configured
+	store  orders.Store
+}
+
+func openOutside(h *handlers, store orders.Store) (*outside, error) {
+	o := &outside{handlers: h, store: store}
+	if h.cfg.ConwayURL == "" {
+		return o, nil
+	}
+	var err error
+	o.client, err = conway.New(conway.Options{URL: h.cfg.ConwayURL, Key: h.cfg.ConwayKey, Now: h.now})
+	return o, err
+}
+
+func (o *outside) close() {
+	if o.client != nil {
+		o.client.Close()
+	}
+}
+
+// sandboxOrder and domainOrder are the requests of orders.
+type sandboxOrder struct {
+	Name     string `json:"name"` // unique, so that the sandbox of an order can be found
+	VCPU     int64  `json:"vcpu"`
+	MemoryMB int64  `json:"memory_mb"`
+	DiskGB   int64  `json:"disk_gb"`
+}
+
+type domainOrder struct {
+	Domain string `json:"domain"`
+	Years  int64  `json:"years"`
+}
+
+// order makes an order, or continues it. If the process dies, the order is stored and the
+// call or [outside.reconcile] continues it: holds, requests and ends are idempotent by the
+// id of the order. The answer of an ended order is returned again.
+func (o *outside) order(ctx context.Context, w orders.Order) (string, error) {
+	w.CreatedAt = o.now().UnixMicro()
+	stored, err := o.store.AddOrder(ctx, w)
+	if err == nil {
+		err = stored.Same(w)
+	}
+	if err != nil {
+		return "", err
+	}
+	if stored.Status == orders.Pending {
+		if stored, err = o.carry(ctx, stored, stored.CreatedAt != w.CreatedAt); err != nil {
+			return "", err
+		}
+	}
+	if stored.Status != orders.Done {
+		return "", &api.Error{Code: api.Invalid, Message: stored.Answer, Next: "correct the arguments, or try something else"}
+	}
+	return stored.Answer, nil
+}
+
+// carry takes a pending order to its end: the price is held, the order is sent, its end is
+// stored, and the hold is settled or released. With again it looks first whether an
+// earlier attempt was executed. An error means that the order is still pending.
+func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders.Order, error) {
+	h, err := o.ledger.Hold(ctx, ledger.HoldRequest{
+		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Turn: w.Turn,
+		ExpiresAt: time.UnixMicro(w.CreatedAt).Add(orderLife).UnixMicro(), Parent: bus.TraceParent(ctx),
+	})
+	switch {
+	case api.CodeOf(err) == api.Denied, api.CodeOf(err) == api.NotFound:
+		return o.end(ctx, w, orders.Refused, api.Wire(err).Message, nil, false)
+	case err != nil:
+		return w, err
+	case h.Status == api.HoldReleased || h.Status == api.HoldExpired:
+		return o.end(ctx, w, orders.Refused, "its money was released before it was sent", nil, false)
+	}
+	if again {
+		thing, answer, err := o.find(ctx, w)
+		if err != nil {
+			return w, conway.Explain(err)
+		}
+		if thing != nil {
+			return o.end(ctx, w, orders.Done, answer, thing, true)
+		}
+	}
+	thing, answer, err := o.send(ctx, w)
+	if err == nil {
+		return o.end(ctx, w, orders.Done, answer, thing, true)
+	}
+	if f, ok := errors.AsType[*conway.Failure](err); ok && !f.Unknown {
+		return o.end(ctx, w, orders.Refused, api.Wire(conway.Explain(err)).Message, nil, true)
+	}
+	return w, conway.Explain(err)
+}
+
+// end stores the end of an order and pays it. If the payment fails, it is made by
+// [outside.reconcile].
+func (o *outside) end(ctx context.Context, w orders.Order, status orders.Status, answer string, thing *orders.Thing, held bool) (orders.Order, error) {
+	w, err := o.store.EndOrder(context.WithoutCancel(ctx), w.ID, status, answer, thing)
+	if err != nil {
+		return w, err
+	}
+	if err := o.pay(ctx, w, held); err != nil {
+		o.log.WarnContext(ctx, "ended order not paid, retrying", "order", w.ID, "err", err)
+	}
+	return w, nil
+}
+
+// pay settles or releases the hold of an ended order.
+func (o *outside) pay(ctx context.Context, w orders.Order, held bool) (err error) {
+	ctx = context.WithoutCancel(ctx) // the request may have ended, the order has
+	switch {
+	case !held:
+	case w.Status == orders.Refused:
+		_, err = o.ledger.Release(ctx, w.Hold(), "order refused", bus.TraceParent(ctx))
+		if api.CodeOf(err) == api.NotFound {
+			err = nil // it was refused before the hold
+		}
+	default:
+		_, err = o.ledger.Settle(ctx, ledger.SettleRequest{
+			ID: w.Hold(), Amount: w.Price, Payee: provider, Memo: string(w.Kind), Parent: bus.TraceParent(ctx),
+		})
+	}
+	if err != nil {
+		return err
+	}
+	return o.store.PaidOrder(ctx, w.ID)
+}
+
+// send sends an order and returns what the agent owns then.
+func (o *outside) send(ctx context.Context, w orders.Order) (*orders.Thing, string, error) {
+	if w.Kind == orders.Sandbox {
+		var r sandboxOrder
+		if err := json.Unmarshal([]byte(w.Request), &r); err != nil {
+			return nil, "", err
+		}
+		box, err := o.client.CreateSandbox(ctx, w.ID, conway.Sandbox{Name: r.Name, VCPU: r.VCPU, MemoryMB: r.MemoryMB, DiskGB: r.DiskGB})
+		if err != nil {
+			return nil, "", err
+		}
+		return o.rented(w, r, box)
+	}
+	var r domainOrder
+	if err := json.Unmarshal([]byte(w.Request), &r); err != nil {
+		return nil, "", err
+	}
+	got, err := o.client.RegisterDomain(ctx, w.ID, r.Domain, r.Years)
+	if err != nil {
+		return nil, "", err
+	}
+	return o.registered(w, r, got.Expires)
+}
+
+// find returns what an order has brought, or nil if there is none. Only the account of the
+// operator can read the records of a domain that it owns.
+func (o *outside) find(ctx context.Context, w orders.Order) (*orders.Thing, string, error) {
+	if w.Kind == orders.Sandbox {
+		var r sandboxOrder
+		if err := json.Unmarshal([]byte(w.Request), &r); err != nil {
+			return nil, "", err
+		}
+		all, err := o.client.Sandboxes(ctx)
+		for _, box := range all {
+			if err == nil && box.Name == r.Name {
+				return o.rented(w, r, box)
+			}
+		}
+		return nil, "", err
+	}
+	var r domainOrder
+	if err := json.Unmarshal([]byte(w.Request), &r); err != nil {
+		return nil, "", err
+	}
+	_, err := o.client.Records(ctx, r.Domain)
+	if f, ok := errors.AsType[*conway.Failure](err); ok && (f.Status == 404 || f.Status == 403) {
+		return nil, "", nil
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	return o.registered(w, r, "")
+}
+
+func (o *outside) rented(w orders.Order, r sandboxOrder, box conway.Sandbox) (*orders.Thing, string, error) {
+	return &orders.Thing{Kind: orders.Sandbox, ID: box.ID, Agent: w.Agent, Name: r.Name, CreatedAt: w.CreatedAt},
+		fmt.Sprintf("rented the sandbox %s (%s) for a month, paid %s", box.ID, r.Name, w.Price), nil
+}
+
+func (o *outside) registered(w orders.Order, r domainOrder, expires string) (*orders.Thing, string, error) {
+	answer := fmt.Sprintf("registered %s, paid %s", r.Domain, w.Price)
+	if expires != "" {
+		answer += ", until " + expires
+	}
+	return &orders.Thing{Kind: orders.Domain, ID: r.Domain, Agent: w.Agent, Name: r.Domain, CreatedAt: w.CreatedAt}, answer, nil
+}
+
+// reconcile continues orders without a clear end until ctx ends. Replicas may do it at
+// the same time. Without a client open orders wait.
+func (o *outside) reconcile(ctx context.Context) error {
+	if o.client == nil {
+		return nil
+	}
+	wait.Every(ctx, orderRound, func() { o.round(ctx) })
+	return nil
+}
+
+func (o *outside) round(ctx context.Context) {
+	now := o.now()
+	open, err := o.store.OpenOrders(ctx, now.Add(-orderRest).UnixMicro(), 100)
+	if err != nil && ctx.Err() == nil {
+		o.log.WarnContext(ctx, "open orders not read, retrying", "err", err)
+	}
+	for _, w := range open {
+		old := now.Sub(time.UnixMicro(w.CreatedAt)) > orderLife-orderLead
+		switch {
+		case w.Status != orders.Pending:
+			err = o.pay(ctx, w, true)
+		case old:
+			o.log.ErrorContext(ctx, "order without an answer for a day is paid", "order", w.ID, "agent", w.Agent, "kind", string(w.Kind))
+			_, err = o.end(ctx, w, orders.Unknown, "the provider has not said whether it executed the order; it was paid", nil, true)
+		default:
+			_, err = o.carry(ctx, w, true)
+		}
+		if err != nil && ctx.Err() == nil {
+			o.log.WarnContext(ctx, "open order not continued, retrying", "order", w.ID, "err", err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+package treasury
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/executor"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/treasury/internal/conway"
+	"github.com/anima-run/anima/services/treasury/internal/conway/conwaytest"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/orders"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+)
+
+// bureau is an [outside] with a clock, whose pauses take no time.
+type bureau struct {
+	*outside
+
+	mu sync.Mutex
+	at time.Time
+}
+
+func (b *bureau) clock() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.at
+}
+
+func (b *bureau) wait(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.at = b.at.Add(d)
+}
+
+func newBureau(t *testing.T, db *sqldb.DB, s *conwaytest.Server) *bureau {
+	t.Helper()
+	b := &bureau{at: time.Unix(1_790_000_000, 0)}
+	store := sqlstore.New(db, nil)
+	l := ledger.New(store, ledger.Options{Now: b.clock})
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { l.Run(ctx) })
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	c, err := conway.New(conway.Options{URL: s.URL, Key: conwaytest.Key, Now: b.clock, Pause: func(ctx context.Context, d time.Duration) error {
+		b.wait(d)
+		return ctx.Err()
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	b.outside = &outside{handlers: &handlers{log: slog.New(slog.DiscardHandler), now: b.clock, ledger: l}, client: c, store: store}
+	if err := l.Open(t.Context(), "lucky"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Deposit(t.Context(), ledger.DepositRequest{ID: "fund", Agent: "lucky", Amount: 100 * api.Dollar, Source: faucet}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func (b *bureau) rent(ctx context.Context, key string) (string, error) {
+	return b.createSandbox(ctx, executor.Call{Agent: "lucky", Turn: "r.1", Key: key})
+}
+
+func (b *bureau) has(t *testing.T, available, held api.Micros) {
+	t.Helper()
+	got, err := b.ledger.Balance(t.Context(), "lucky")
+	if err != nil || got.Available != available || got.Held != held {
+		t.Errorf("lucky has %s and %s held (%v), want %s and %s", got.Available, got.Held, err, available, held)
+	}
+}
+
+// TestUnclearOrders checks that an order whose answers are lost keeps its money held, and
+// is completed by the reconciliation, once.
+func TestUnclearOrders(t *testing.T) {
+	t.Parallel()
+	lost, failed := conwaytest.Fault{Lost: true}, conwaytest.Fault{Status: 500}
+	for name, tt := range map[string]struct {
+		faults []conwaytest.Fault // of the requests that create
+		boxes  int                // rented before the reconciliation
+	}{
+		"executed, answers lost": {[]conwaytest.Fault{lost, lost, lost, lost}, 1},
+		"not executed":           {[]conwaytest.Fault{failed, failed, failed, failed}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				s := conwaytest.Start(t, 100_000)
+				b, ctx := newBureau(t, db, s), t.Context()
+				s.Fail(append([]conwaytest.Fault{{}}, tt.faults...)...) // the first request asks for the prices
+				if _, err := b.rent(ctx, "k1"); api.CodeOf(err) != api.Unavailable {
+					t.Fatalf("got %v, want Unavailable", err)
+				}
+				b.has(t, 95*api.Dollar, 5*api.Dollar)
+				if _, boxes, _ := s.Balance(); boxes != tt.boxes {
+					t.Fatalf("%d sandboxes, want %d", boxes, tt.boxes)
+				}
+				b.round(ctx) // the order is young
+				b.has(t, 95*api.Dollar, 5*api.Dollar)
+				b.wait(orderRest + time.Minute)
+				for range 2 {
+					b.round(ctx)
+					b.has(t, 95*api.Dollar, 0)
+				}
+				if cents, boxes, _ := s.Balance(); boxes != 1 || cents != 99_500 {
+					t.Errorf("at Conway: %d cents, %d sandboxes; want 99500 and 1", cents, boxes)
+				}
+				if own, err := b.store.Things(ctx, "lucky", orders.Sandbox); err != nil || len(own) != 1 || own[0].ID != "sb_1" {
+					t.Errorf("lucky owns %+v, %v; want sb_1", own, err)
+				}
+				if got, err := b.rent(ctx, "k1"); err != nil || got == "" {
+					t.Errorf("the call again: got %q, %v", got, err)
+				}
+			})
+		})
+	}
+}
+
+// TestOrderWithoutEnd checks that an order is paid when the provider has not answered for
+// a day, before its hold expires.
+func TestOrderWithoutEnd(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := conwaytest.Start(t, 100_000)
+		b, ctx := newBureau(t, db, s), t.Context()
+		failed := make([]conwaytest.Fault, 1000)
+		for i := range failed {
+			failed[i].Status = 500
+		}
+		failed[0].Status = 0
+		s.Fail(failed...)
+		if _, err := b.rent(ctx, "k1"); api.CodeOf(err) != api.Unavailable {
+			t.Fatalf("got %v, want Unavailable", err)
+		}
+		for range 3 {
+			b.wait(time.Hour)
+			b.round(ctx)
+			b.has(t, 95*api.Dollar, 5*api.Dollar)
+		}
+		b.wait(orderLife - orderLead - 2*time.Hour)
+		b.round(ctx)
+		b.has(t, 95*api.Dollar, 0)
+		before := len(s.Requests(""))
+		if _, err := b.rent(ctx, "k1"); api.CodeOf(err) != api.Invalid {
+			t.Errorf("the call afterwards: got %v, want Invalid", err)
+		}
+		if after := len(s.Requests("")); after != before {
+			t.Errorf("an ended order was sent again")
+		}
+	})
+}
+
+// TestOrderPaidLater checks that an order that ended and was not paid is paid by the
+// reconciliation.
+func TestOrderPaidLater(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBureau(t, db, conwaytest.Start(t, 100_000)), t.Context()
+		for i, status := range []orders.Status{orders.Done, orders.Refused} {
+			w := orders.Order{ID: string(status), Agent: "lucky", Kind: orders.Domain, Request: "{}", Price: api.Dollar, CreatedAt: b.clock().UnixMicro()}
+			if _, err := b.store.AddOrder(ctx, w); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.ledger.Hold(ctx, ledger.HoldRequest{ID: w.Hold(), Agent: "lucky", Amount: w.Price, ExpiresAt: b.clock().Add(orderLife).UnixMicro()}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.store.EndOrder(ctx, w.ID, status, "ended", nil); err != nil {
+				t.Fatal(err)
+			}
+			b.has(t, 100*api.Dollar-api.Micros(i+1)*api.Dollar, api.Micros(i+1)*api.Dollar)
+		}
+		b.wait(orderRest + time.Second)
+		b.round(ctx)
+		b.has(t, 99*api.Dollar, 0)
+		if open, err := b.store.OpenOrders(ctx, b.clock().UnixMicro(), 10); err != nil || len(open) != 0 {
+			t.Errorf("open: got %+v, %v; want none", open, err)
+		}
+	})
+}
