@@ -65,11 +65,16 @@ func registeredRoutes(t *testing.T) (guarded, public []string) {
 }
 
 // TestEveryRouteAsksForTheToken requests all registered routes without the token. The
-// public ones are listed here: they authenticate their callers by signature.
+// public ones are listed here: they authenticate their callers by a signature, or by the
+// token that a signature gives.
 func TestEveryRouteAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	guarded, public := registeredRoutes(t)
-	if diff := cmp.Diff([]string{"GET /v1/messages/count", "POST /v1/messages", "POST /v1/messages/poll"}, public); diff != "" {
+	want := []string{
+		"DELETE /v1/auth/api-keys/{id}", "GET /v1/auth/api-keys", "GET /v1/messages/count",
+		"POST /v1/auth/api-keys", "POST /v1/auth/nonce", "POST /v1/auth/verify", "POST /v1/messages", "POST /v1/messages/poll",
+	}
+	if diff := cmp.Diff(want, public); diff != "" {
 		t.Errorf("public routes (-want +got):\n%s", diff)
 	}
 	if len(guarded) < 16 {

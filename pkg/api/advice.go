@@ -36,6 +36,14 @@ func Advice(e *Error) string {
 		return "make room on the disk of the data folder, then try again"
 	case ReasonKeyTaken:
 		return "use another id for another request"
+	case ReasonScope:
+		return "use a key with the scope that the message names: anima key list and anima key create"
+	case ReasonNotSigned:
+		return "compare the payment with the limits of the agent: anima ledger balance NAME"
+	case ReasonChain:
+		return "check the address of the chain's node in the settings of treasury, docs/config.md; nothing is bought until it answers"
+	case ReasonFrozen:
+		return "compare the ledger with the chain: anima ledger reconcile"
 	case FinishLength, FinishFilter, FinishRefusal, FinishEmpty, FinishRepetition:
 		return "rephrase the message and send it again; anima turn list shows the model's answer"
 	}

@@ -102,6 +102,7 @@ func TestCreditsAPI(t *testing.T) {
 	}
 
 	body := `{"to_address":"` + bob.Address + `","amount_cents":250,"note":"thanks"}`
+	amount := func(n string) string { return strings.Replace(body, `":250,`, `":`+n+`,`, 1) }
 	first := lucky.do(t, "POST", "/v1/credits/transfer", body, "01JC")
 	if first.status != 200 || first.ID == "" || first.After != 750 || first.Status != "completed" {
 		t.Fatalf("transfer: got %d %s, want 750 cents left", first.status, first.body)
@@ -116,17 +117,17 @@ func TestCreditsAPI(t *testing.T) {
 		status            int
 		code              string
 	}{
-		"another amount with the key": {lucky, strings.Replace(body, "250", "251", 1), "01JC", 409, "CONFLICT"},
+		"another amount with the key": {lucky, amount("251"), "01JC", 409, "CONFLICT"},
 		"another note with the key":   {lucky, strings.Replace(body, "thanks", "bye", 1), "01JC", 409, "CONFLICT"},
-		"too much":                    {lucky, strings.Replace(body, "250", "70001", 1), "k1", 402, "INSUFFICIENT_CREDITS"},
+		"too much":                    {lucky, amount("70001"), "k1", 402, "INSUFFICIENT_CREDITS"},
 		"an account without credits":  {client, body, "k1", 402, "INSUFFICIENT_CREDITS"},
 		"to itself":                   {lucky, strings.Replace(body, bob.Address, own.Address, 1), "k2", 400, "INVALID"},
 		"unknown recipient":           {lucky, strings.Replace(body, bob.Address, "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359", 1), "k3", 400, "UNKNOWN_RECIPIENT"},
 		"no address":                  {lucky, `{"amount_cents":1}`, "k4", 400, "INVALID"},
-		"part of a cent":              {lucky, strings.Replace(body, "250", "0.4", 1), "k5", 400, "INVALID"},
-		"negative":                    {lucky, strings.Replace(body, "250", "-1", 1), "k6", 400, "INVALID"},
-		"amount as text":              {lucky, strings.Replace(body, "250", `"250"`, 1), "k7", 400, "INVALID"},
-		"too large":                   {lucky, strings.Replace(body, "250", "9223372036854775807", 1), "k8", 400, "INVALID"},
+		"part of a cent":              {lucky, amount("0.4"), "k5", 400, "INVALID"},
+		"negative":                    {lucky, amount("-1"), "k6", 400, "INVALID"},
+		"amount as text":              {lucky, amount(`"250"`), "k7", 400, "INVALID"},
+		"too large":                   {lucky, amount("9223372036854775807"), "k8", 400, "INVALID"},
 		"no JSON":                     {lucky, `{`, "k9", 400, "INVALID"},
 		"another agent's":             {lucky, strings.Replace(body, "{", `{"from":"bob",`, 1), "k10", 403, "DENIED"},
 		"no key":                      {shop{w.HTTP, api.NewKey()}, body, "k11", 401, "DENIED"},
@@ -146,7 +147,7 @@ func TestCreditsAPI(t *testing.T) {
 	if got := lucky.do(t, "POST", "/v1/credits/transfer", `{"to_address":"`+outside+`","amount_cents":100}`, ""); got.status != 200 {
 		t.Errorf("transfer to a wallet outside: got %d %s", got.status, got.body)
 	}
-	if got := client.do(t, "POST", "/v1/credits/transfer", strings.Replace(body, "250", "40", 1), "k1"); got.status != 200 || got.After != 60 {
+	if got := client.do(t, "POST", "/v1/credits/transfer", amount("40"), "k1"); got.status != 200 || got.After != 60 {
 		t.Errorf("transfer by a wallet outside, with a key that was refused before: got %d %s", got.status, got.body)
 	}
 	for account, want := range map[string]api.Micros{"lucky": 6 * api.Dollar, "bob": 340 * api.Cent, outside: 60 * api.Cent} {
