@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -53,6 +53,9 @@ crash-ci: # the subset of crash that CI runs
 
 budget: ## Check the cost of a turn against its budget of requests, messages, statements, transactions and allocations
 	set -o pipefail; go test -count=1 -v -run '^TestTurnBudget$$' ./e2e | grep -v level=
+
+memory: ## Make 10^6 model calls and compare the memory of the router with that after 10^4 (CALLS=1000000)
+	set -o pipefail; ANIMA_MEMORY_CALLS=$(or $(CALLS),1000000) go test -count=1 -timeout 60m -v -run '^TestRouterMemory$$' ./e2e | grep -v level=
 
 overspend: postgres ## Spend the balance of one agent with up to 256 callers, and with a killed replica of the router (CALLS=…)
 	set -o pipefail; ANIMA_OVERSPEND_CALLS=$(or $(CALLS),8) $(PG) go test -count=1 -timeout 30m -v -run '^TestOverspend' ./e2e | grep -v level=

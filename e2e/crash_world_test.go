@@ -70,6 +70,7 @@ func newCrashWorld(t testing.TB, mutant string) *crashWorld {
 	w.nats = quietServer(t, w.stores, "127.0.0.1:0")
 	w.env = environment(t, map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "1s", "ANIMA_HEARTBEAT_LEASE": "1s", "ANIMA_DRAIN": "20s",
+		"ANIMA_INFERENCE_ROUTER_ENDPOINTS": "simulated=|", "ANIMA_INFERENCE_ROUTER_HEDGE": "400ms",
 		"OTEL_EXPORTER_OTLP_ENDPOINT": w.spans.endpoint(), "ANIMA_MUTATION": mutant,
 	})
 	var started sync.WaitGroup

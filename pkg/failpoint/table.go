@@ -48,6 +48,8 @@ const (
 
 	RouterHold
 	RouterCall
+	RouterFirst
+	RouterHedge
 	RouterRecord
 	RouterAnswer
 	RouterSettle
@@ -145,6 +147,8 @@ var table = [points]Info{
 
 	RouterHold:   {"router.hold", router, "no credits are held", "credits are held for a call that is not made", true},
 	RouterCall:   {"router.call", router, "credits are held", "the provider has answered; the answer is lost", false},
+	RouterFirst:  {"router.first_token", router, "the provider generates the answer; no caller has a part of it", "the callers have the beginning of the answer; nothing of it is stored", false},
+	RouterHedge:  {"router.hedge", router, "the first attempt has no content; no second one is held", "credits are held for a second attempt that is not made", true},
 	RouterRecord: {"router.record", router, "the provider has answered; the answer is lost", "the answer is stored and not paid", false},
 	RouterAnswer: {"router.answer", router, "the answer is stored, not sent and not paid", "the answer is sent and not paid", false},
 	RouterSettle: {"router.settle", router, "the answer is stored and sent, and not paid", "the answer is paid; its caller has no confirmation", true},

@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/telemetry"
 
+	"github.com/anima-run/anima/services/inference-router/internal/hedge"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
 )
@@ -21,40 +22,78 @@ import (
 // caller's context ends, because the provider bills the answer in any case.
 const finishTimeout = 10 * time.Second
 
-// run makes one attempt: it holds credits, calls the provider, stores the answer and
-// settles it. The error is a [provider.Error] if the provider failed.
-func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completion, err error) {
+// attempt is one call to an endpoint of a provider, and its result.
+type attempt struct {
+	m      *candidate
+	origin *candidate // the member of [callState.models] that it is an attempt of
+	hold   string     // "" for a free model
+	tries  int        // failed attempts of the call before it
+	hedge  bool
+	out    *stream
+
+	// claim is called for the first content. It returns false if another attempt of the
+	// call had content before: then this one ends.
+	claim func() bool
+
+	endpoint    int   // in its source
+	tokens      int64 // counted at the endpoint
+	began       time.Time
+	sent        bool          // the call was not canceled before the request
+	first, took time.Duration // first: until the first content, 0 for none
+	res         provider.Response
+	err         error
+}
+
+// run makes one attempt, and a second one if the first is slow and hedges are on: it holds
+// credits, calls the provider, stores the answer and settles it. The error is a
+// [provider.Error] if the provider failed; it is that of an attempt of the returned
+// candidate.
+func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completion, of *candidate, err error) {
 	hold := ""
 	if m.most > 0 {
 		if hold, err = m.reserve(ctx, c); err != nil {
 			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
 			if e, ok := errors.AsType[*answeredError](err); ok {
 				c.answered = true
-				return m.h.answer(ctx, m.req.Agent, e.stored, c.out.answer)
+				answer, err = m.h.answer(ctx, m.req.Agent, e.stored, c.out.answer)
 			}
-			return answer, err
+			return answer, m, err
 		}
 		defer m.h.working.end(hold)
 	}
-	began := m.h.now()
-	sent := ctx.Err() == nil
-	res, err := m.once(ctx, c)
-	took := m.h.now().Sub(began)
-	m.h.rates.Correct(m.provider.Name(), m.tokens, res.Usage.Input+res.Usage.Output)
-	m.end(res, err, took)
-	partial := err != nil && c.keepsPartial(ctx, res, err)
-	if err != nil && !partial {
-		m.h.models.refreshIfMissing(ctx, err)
-		m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(err)), took, 0, 0, 0)
-		m.fail(ctx, c, hold, m.billed(res, err, sent), took, err)
-		return answer, err
+	a := m.attempt(c, hold)
+	if delay, ok := m.hedgeAfter(ctx, c); ok {
+		a = m.race(ctx, c, a, delay)
+	} else {
+		a.call(ctx)
+	}
+	answer, err = a.finish(ctx, c)
+	return answer, a.origin, err
+}
+
+// attempt returns an attempt that is not made yet. It has to be called and ended.
+func (m *candidate) attempt(c *callState, hold string) *attempt {
+	return &attempt{
+		m: m, origin: m, hold: hold, tries: c.tries, out: c.out, claim: func() bool { return true }, endpoint: m.beginEndpoint(), tokens: m.tokens,
+	}
+}
+
+// finish stores the answer or the failure of an attempt and ends its hold.
+func (a *attempt) finish(ctx context.Context, c *callState) (answer api.Completion, err error) {
+	m, res := a.m, a.res
+	a.end()
+	partial := a.err != nil && c.keepsPartial(ctx, res, a.err)
+	if a.err != nil && !partial {
+		m.h.models.refreshIfMissing(ctx, a.err)
+		a.fail(ctx, c, a.err)
+		return answer, a.err
 	}
 	cost := m.cost(res.Usage)
-	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", took, res.Usage.Input, res.Usage.Output, cost)
+	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", a.took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
 		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
 		InputTokens: res.Usage.Input, CachedTokens: res.Usage.CachedInput, CacheWrite: res.Usage.CacheWrite,
-		OutputTokens: res.Usage.Output, ReasonTokens: res.Usage.Reasoning, Cost: cost + c.failedCost, LatencyMS: took.Milliseconds(), Attempts: c.tries + 1,
+		OutputTokens: res.Usage.Output, ReasonTokens: res.Usage.Reasoning, Cost: cost + c.failedCost, LatencyMS: a.took.Milliseconds(), Attempts: c.tries + c.hedged + 1,
 	}
 	answer.ToolCalls = res.ToolCalls
 	if partial {
@@ -65,7 +104,34 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		c.out.replace(answer.Text)
 	}
 	c.answered = true
-	return m.store(ctx, c, hold, m.row(ctx, res.Usage, took), answer)
+	return m.store(ctx, c, a.hold, m.row(ctx, res.Usage, a.took), answer)
+}
+
+// end reports the result to the health of the model and of the endpoint, and to the rates
+// of the provider.
+func (a *attempt) end() {
+	m := a.m
+	m.h.rates.Correct(m.provider.Name(), m.tokens, a.res.Usage.Input+a.res.Usage.Output)
+	a.endEndpoint()
+	result, wait := resultOf(a.res, a.err, a.took)
+	if a.origin.hasOther() {
+		wait = 0 // it is that of one key
+	}
+	m.h.health.end(&m.permit, result, wait, causeOf(a.err))
+	if a.first > 0 && m.h.hedges.on() {
+		m.h.hedges.times.Add(hedge.Route(m.route()), a.first)
+	}
+}
+
+// fail stores the attempt as failed for a cause and ends its hold.
+func (a *attempt) fail(ctx context.Context, c *callState, cause error) {
+	m := a.m
+	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(cause)), a.took, 0, 0, 0)
+	used := a.res.Usage
+	if a.err != nil {
+		used = m.billed(a.res, a.err, a.sent)
+	}
+	m.fail(ctx, c, a.hold, used, a.took, cause)
 }
 
 // cost returns the cost of an attempt, which is at most its hold.
@@ -121,26 +187,47 @@ const repetitionInterval = 1 << 10
 // errRepetition ends a call when its text repeats itself.
 var errRepetition = errors.New("the text repeats itself")
 
-// once calls the provider. When the text repeats itself, once cuts it before the
-// repetition and returns it as an answer.
-func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, error) {
+// call calls the endpoint and fills in the result. When the text repeats itself, call cuts
+// it before the repetition and takes it for an answer.
+func (a *attempt) call(ctx context.Context) {
+	m := a.m
+	a.began, a.sent = m.h.now(), ctx.Err() == nil
+	defer func() { a.took = m.h.now().Sub(a.began) }()
 	name, opts := telemetry.Chat(m.provider.Name(), m.model.ID)
 	ctx, span := m.h.tracer.Start(ctx, name, opts...)
 	defer span.End()
-	span.SetAttributes(attribute.Int("http.request.resend_count", c.tries), attribute.Int64("gen_ai.request.max_tokens", m.limit))
-	watched, stop := provider.Watch(ctx, m.h.patience(m.provider.Name()))
+	span.SetAttributes(attribute.Int("http.request.resend_count", a.tries), attribute.Int64("gen_ai.request.max_tokens", m.limit))
+	if a.hedge {
+		span.SetAttributes(attribute.Bool("automaton.hedge", true))
+	}
+	won := true
+	content := func() {
+		if a.first == 0 {
+			a.first = max(m.h.now().Sub(a.began), 1)
+			won = a.claim()
+		}
+	}
+	watched, stop := provider.WatchContent(ctx, m.h.patience(m.provider.Name()), content)
 	defer stop()
 	var text strings.Builder
 	checked := 0
 	res, err := failpoint.Value(watched, failpoint.RouterCall, func(ctx context.Context) (provider.Response, error) {
-		return m.provider.Complete(ctx, m.ask, func(piece string) error {
+		return m.source.endpoints[a.endpoint].Complete(ctx, m.ask, func(piece string) error {
+			content()
+			if !won {
+				return errHedged
+			}
 			if text.WriteString(piece); text.Len()-checked >= repetitionInterval {
 				checked = text.Len()
 				if _, repeats := provider.Repetition(text.String()); repeats {
 					return errRepetition
 				}
 			}
-			c.out.text(piece)
+			if text.Len() == len(piece) {
+				_ = failpoint.Do(ctx, failpoint.RouterFirst, func(context.Context) error { a.out.text(piece); return nil })
+				return nil
+			}
+			a.out.text(piece)
 			return nil
 		})
 	})
@@ -151,9 +238,13 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 	if stalled := provider.StalledBy(watched, m.provider.Name()); err != nil && stalled != nil {
 		err = stalled
 	}
+	if err == nil {
+		content() // of an answer that was not streamed
+	}
+	a.res, a.err = res, err
 	if err != nil {
 		telemetry.Fail(span, string(provider.KindOf(err)), err.Error())
-		return res, err
+		return
 	}
 	span.SetAttributes(
 		attribute.String("gen_ai.response.model", res.Model), attribute.String("gen_ai.response.id", res.ID),
@@ -161,7 +252,6 @@ func (m *candidate) once(ctx context.Context, c *callState) (provider.Response, 
 		attribute.Int64("gen_ai.usage.input_tokens", res.Usage.Input), attribute.Int64("gen_ai.usage.output_tokens", res.Usage.Output),
 		attribute.Int64("automaton.cost.usd_micros", m.model.Cost(res.Usage.Tokens())),
 	)
-	return res, nil
 }
 
 // billed returns what the provider bills of a failed attempt: the partial answer, or the
@@ -193,7 +283,7 @@ func (m *candidate) fail(ctx context.Context, c *callState, hold string, used pr
 	defer cancel()
 	kind := provider.KindOf(cause)
 	f := sqlstore.FailedAttempt{
-		Call: m.row(ctx, used, took), Run: m.req.Run, Kind: string(kind), Counts: kind != provider.Canceled && kind != provider.Superseded,
+		Call: m.row(ctx, used, took), Run: m.req.Run, Kind: string(kind), Counts: kind != provider.Canceled && kind != provider.Superseded && kind != provider.Hedged,
 		Message: cause.Error(), Hold: hold,
 	}
 	m.endAttempt(ctx, c, f)

@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/wait"
 
+	"github.com/anima-run/anima/services/inference-router/internal/balance"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/sqlstore"
@@ -59,6 +60,9 @@ type callState struct {
 	lasting     error      // the first error that a retry of the same model does not fix
 	limited     error      // the rates of a provider do not allow a call yet
 	budgets     budgets
+	hedged      int      // attempts that another one of the call has overtaken
+	made        []string // ids of the holds of this process for the call
+	swept       bool     // the holds of earlier tries were looked for
 
 	rerouted bool // the models were chosen a second time
 	answered bool // a model has answered: later errors are not the model's, and no other model is called
@@ -71,6 +75,7 @@ type candidate struct {
 	req      callRequest
 	model    model.Model
 	provider provider.Provider
+	source   *source
 	ask      provider.Request
 	hold     string // id of the first hold; see [candidate.reserve]
 	limit    int64
@@ -78,10 +83,11 @@ type candidate struct {
 	most     api.Micros // the most that the call can cost, the amount of the hold
 
 	failures   int
-	notBefore  time.Time // not called before this time
-	retryFirst bool      // retried before the other candidates
-	excluded   bool      // not called any more
-	denied     bool      // treasury refused the hold
+	notBefore  time.Time   // not called before this time
+	retryFirst bool        // retried before the other candidates
+	excluded   bool        // not called any more
+	denied     bool        // treasury refused the hold
+	tried      balance.Set // endpoints that failed for this call
 	permission
 }
 
@@ -192,13 +198,13 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
 			continue // its breaker has opened, or the provider asks all callers to wait longer
 		}
-		answer, err := m.run(ctx, c)
+		answer, of, err := m.run(ctx, c)
 		m.skip() // if the provider was not called
 		if err == nil || c.answered {
 			return answer, err
 		}
 		failure = failureOf(err)
-		if final := c.applyFailure(ctx, m, err); final != nil {
+		if final := c.applyFailure(ctx, of, err); final != nil {
 			return api.Completion{}, final
 		}
 	}
@@ -211,13 +217,13 @@ func (c *callState) addCandidates() error {
 		if chosen.Reason != model.Usable {
 			continue
 		}
-		m := *chosen.Model
+		m, from := *chosen.Model, c.h.sources[chosen.Model.Provider]
 		ask, err := request(c.req, m, chosen.Limit)
 		if err != nil {
 			return promptError(err)
 		}
 		c.models = append(c.models, &candidate{
-			h: c.h, req: c.req, model: m, provider: c.h.sources[m.Provider].provider, hold: c.req.ID + "/" + strconv.Itoa(len(c.models)),
+			h: c.h, req: c.req, model: m, provider: from.provider, source: from, hold: c.req.ID + "/" + strconv.Itoa(len(c.models)),
 			ask: ask, limit: chosen.Limit, tokens: chosen.Prompt + chosen.Limit, most: api.Micros(chosen.Most), notBefore: c.began,
 		})
 	}
@@ -269,6 +275,9 @@ func (c *callState) next() *candidate {
 // the call, or nil if another attempt may be made.
 func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
+	if ok && c.otherEndpoint(m, e) {
+		return c.enough(ctx, e)
+	}
 	if !ok { // of the hold, not of the provider
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
 			m.excluded, m.denied = true, true
@@ -311,11 +320,18 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 	if !r.transient {
 		c.lasting = cmp.Or(c.lasting, failure)
 	}
+	return c.enough(ctx, e)
+}
+
+// enough returns the error that ends the call after a failed attempt, because its time or
+// its attempts are used up; else nil.
+func (c *callState) enough(ctx context.Context, e *provider.Error) error {
+	failure, transient := failureOf(e), remedyOf(e).transient
 	switch {
 	case ctx.Err() != nil:
 		return failureOf(provider.CanceledError(e.Provider, ctx.Err()))
 	case c.tries < c.h.limits.attempts && (c.req.Run == "" || c.runFailures < c.h.limits.failures):
-	case !r.transient:
+	case !transient:
 		return c.finalError()
 	case c.tries >= c.h.limits.attempts:
 		return attemptsExhausted(failure, c.tries, false)

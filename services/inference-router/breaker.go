@@ -44,18 +44,11 @@ func (m *candidate) blocked(now time.Time) time.Duration {
 	return s.Blocked(now)
 }
 
-// begin admits an attempt, which end has to end.
+// begin admits an attempt, which [attempt.end] has to end.
 func (m *candidate) begin(ctx context.Context) (ok bool) {
 	m.permit, ok = m.h.health.begin(ctx, m.route())
 	m.paid = m.paid && !ok
 	return ok
-}
-
-// end applies the result of the attempt, which took a time. Only the first call for an
-// attempt has an effect.
-func (m *candidate) end(res provider.Response, err error, took time.Duration) {
-	result, wait := resultOf(res, err, took)
-	m.h.health.end(&m.permit, result, wait, causeOf(err))
 }
 
 // skip ends an attempt that did not call the provider.

@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/wait"
 
+	"github.com/anima-run/anima/services/inference-router/internal/balance"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 	"github.com/anima-run/anima/services/inference-router/internal/registry"
@@ -64,11 +65,14 @@ type models struct {
 
 // source is one provider with its models.
 type source struct {
-	provider provider.Provider
-	url      string        // without secrets, for messages; empty: the provider has no list, static is used
-	local    bool          // on this machine or in a private network, unless the settings override it: models without a price are free
-	static   []model.Model // from the settings, or of the script of the simulated provider
-	official bool          // the server is that of OpenAI or Anthropic: its baseline models are offered before it has listed them
+	provider  provider.Provider
+	url       string                                           // without secrets, for messages; empty: the provider has no list, static is used
+	local     bool                                             // on this machine or in a private network, unless the settings override it: models without a price are free
+	static    []model.Model                                    // from the settings, or of the script of the simulated provider
+	endpoints []provider.Provider                              // the provider and its other addresses and keys
+	pool      *balance.Pool                                    // of the endpoints
+	another   func(url, key string) (provider.Provider, error) // returns an endpoint of the provider; an empty url or key is that of the provider
+	official  bool                                             // the server is that of OpenAI or Anthropic: its baseline models are offered before it has listed them
 
 	mu     sync.Mutex      // guards the fields below
 	fault  error           // of the last read; nil after a success

@@ -48,7 +48,7 @@ func remedyOf(e *provider.Error) remedy {
 		return remedy{false, false, false, api.ReasonEndpoint, "check " + setting + ": it is the address of the " + form}
 	case provider.ContextTooLong:
 		return remedy{false, false, true, api.ReasonTooLong, "shorten the conversation or use a model with a larger window"}
-	case provider.Fatal, provider.Canceled, provider.Superseded, provider.Lost:
+	case provider.Fatal, provider.Canceled, provider.Superseded, provider.Hedged, provider.Lost:
 	}
 	return remedy{false, false, false, api.ReasonRefused, "the message is the provider's: it refuses this request as it is"}
 }

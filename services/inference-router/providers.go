@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -63,7 +64,16 @@ func (e endpoint) source(cfg Config, client *http.Client, now func() time.Time) 
 	if err != nil {
 		return nil, err
 	}
-	s := &source{provider: p, url: redactURL(e.url), local: isLocal(e.url)}
+	another := func(url, key string) (provider.Provider, error) {
+		other := e
+		other.url, other.key = cmp.Or(url, e.url), cmp.Or(key, e.key)
+		s, err := other.source(cfg, client, now)
+		if err != nil {
+			return nil, err
+		}
+		return s.provider, nil
+	}
+	s := &source{provider: p, url: redactURL(e.url), local: isLocal(e.url), another: another}
 	if cfg.Local != "auto" {
 		s.local = cfg.Local == "yes"
 	}

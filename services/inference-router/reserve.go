@@ -8,6 +8,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -40,13 +41,17 @@ func (m *candidate) reserve(ctx context.Context, c *callState) (string, error) {
 			}
 			continue
 		}
-		own, active, err := m.reserveAs(ctx, c, id, tried)
+		own, active, err := m.reserveAs(ctx, failpoint.RouterHold, id, tried)
 		if own {
+			c.made = append(c.made, id)
 			return id, nil
 		}
 		m.h.working.end(id)
-		if active {
+		switch {
+		case active:
 			err = m.awaitAttempt(ctx, c, id)
+		case err == nil && !c.swept && m.h.hedges.on() && !slices.Contains(c.made, id):
+			err = m.endEarlier(ctx, c, id) // the earlier try may have left the hold of a second attempt
 		}
 		if err != nil {
 			return "", err
@@ -66,15 +71,15 @@ func holdID(first string, n int) string {
 
 // reserveAs requests a hold. It returns own for a hold that the attempt can use, and
 // active for one of another attempt that has not ended.
-func (m *candidate) reserveAs(ctx context.Context, c *callState, id string, tried bool) (own, active bool, err error) {
+func (m *candidate) reserveAs(ctx context.Context, point failpoint.Point, id string, tried bool) (own, active bool, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	unsure := m.h.unsure.has(id)
-	state, made, err := m.h.hold(ctx, id, m.req.Agent, m.req.Turn, m.payee(), m.most)
+	state, made, err := m.h.hold(ctx, point, id, m.req.Agent, m.req.Turn, m.payee(), m.most)
 	switch {
 	case api.CodeOf(err) == api.Conflict: // an earlier try with another prompt, in progress or not
-		_, active, err = m.find(ctx, id)
-		return false, active, err
+		all, err := m.holds(ctx)
+		return false, slices.ContainsFunc(all, func(s api.HoldState) bool { return s.ID == id }), err
 	case err != nil:
 		if api.CodeOf(err) == api.Unavailable || ctx.Err() != nil {
 			m.h.unsure.add(id)
@@ -144,31 +149,33 @@ func (m *candidate) awaitAttempt(ctx context.Context, c *callState, id string) e
 	}
 }
 
-// endEarlier ends the hold of an attempt that no replica works on.
+// endEarlier ends the hold of an attempt that no replica works on, and other holds of its
+// try of the call: a try that was hedged has two.
 func (m *candidate) endEarlier(ctx context.Context, c *callState, id string) error {
+	c.swept = true
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	if m.ended(ctx, id) {
-		return nil
-	}
-	hold, active, err := m.find(ctx, id)
-	if active {
-		m.lose(ctx, c, hold)
+	all, err := m.holds(ctx)
+	for _, hold := range all {
+		if call, _, _ := cutLast(hold.ID, "/"); call != m.req.ID || m.h.working.has(hold.ID) {
+			continue
+		}
+		if hold.ID != id {
+			if busy, err := m.h.inProgress(ctx, hold.ID); busy || err != nil {
+				continue // a sweep ends it if it is lost
+			}
+		}
+		if !m.ended(ctx, hold.ID) {
+			m.lose(ctx, c, hold)
+		}
 	}
 	return err
 }
 
-// find returns an active hold of the agent, and false if there is none with the id.
-func (m *candidate) find(ctx context.Context, id string) (api.HoldState, bool, error) {
+// holds returns the active holds of the agent.
+func (m *candidate) holds(ctx context.Context) ([]api.HoldState, error) {
 	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
-	if err != nil {
-		return api.HoldState{}, false, err
-	}
-	i := slices.IndexFunc(own.Holds, func(s api.HoldState) bool { return s.ID == id })
-	if i < 0 {
-		return api.HoldState{}, false, nil
-	}
-	return own.Holds[i], true, nil
+	return own.Holds, err
 }
 
 // lose ends the hold of an earlier attempt without an outcome, whose process crashed. The

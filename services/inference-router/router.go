@@ -57,6 +57,8 @@ type Config struct {
 	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
 	Queue     int           `env:"queue" help:"maximum number of model calls that wait in this process while it makes as many as it can; calls for safety_check and heartbeat_triage begin first"`
 	Rates     []string      `env:"rates" help:"rates that providers allow, as provider=requests/tokens a minute, like openai=500/200000; 0 is no limit; with several replicas each has its own share; the router waits or calls another provider instead of exceeding them"`
+	Endpoints config.Secret `env:"endpoints" help:"more endpoints of the providers, for the same models, as provider=url|key; an empty url or key is that of the provider, as in openai=|second-key; calls are balanced over them"`
+	Hedge     string        `env:"hedge" help:"when a call without a first token makes a second attempt at another endpoint or model: off, p95 for the 95th percentile of the earlier calls to the model, or a time like 2s; the first attempt with a token is used, and both are paid"`
 	Attempts  int           `env:"attempts" help:"maximum number of attempts for one model call, over all providers; a call is repeated after a transient failure"`
 	Failures  int           `env:"run_failures" help:"maximum number of failed attempts in one run, over all its model calls"`
 	First     time.Duration `env:"first_token_timeout" help:"how long a model may take to its first token before the call is repeated; 0: 60s, and no separate limit for servers on this machine or in a private network, which may have to load the model"`
@@ -83,6 +85,9 @@ func (c *Config) Validate() error {
 	case c.Breaker <= 0:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_BREAKER is %s: it must be more than 0", c.Breaker)
 	}
+	if _, err := parseHedge(c.Hedge); err != nil {
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_HEDGE: %w", err)
+	}
 	if _, err := ratelimit.Parse(c.Rates); err != nil {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_RATES: %w", err)
 	}
@@ -94,7 +99,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the definition of inference-router for package host.
-var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, OpenAIAPI: apiChat, Local: "auto", Attempts: 4, Failures: 12, Between: 30 * time.Second, Breaker: health.OpenFor}, sqlstore.Migrations(), run)
+var Service = host.Define("inference-router", Config{Workers: 256, Queue: 512, OpenAIAPI: apiChat, Local: "auto", Hedge: hedgeOff, Attempts: 4, Failures: 12, Between: 30 * time.Second, Breaker: health.OpenFor}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -133,6 +138,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		log: env.Log, now: env.Now, bus: env.Bus, store: sqlstore.New(db), models: models, rates: ratelimit.New(rates), health: routes,
 		limits:  limits{attempts: cfg.Attempts, failures: cfg.Failures, patience: provider.TokenTimeouts{First: cfg.First, Between: cfg.Between}},
 		sources: byName(sources), unsettled: make(chan struct{}, 1), tracer: env.Tracer.Tracer("github.com/anima-run/anima/services/inference-router"), tel: tel,
+	}
+	for name := range h.sources {
+		tel.hedge(ctx, name, "made", 0) // so that the first hedge is an increase
+	}
+	if h.hedges.mode, err = parseHedge(cfg.Hedge); err != nil {
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_HEDGE: %w", err)
 	}
 	h.gate = admission.New(cfg.Workers, cfg.Queue, env.Now, tel.refused)
 	if err := tel.observe(h.gate); err != nil {
@@ -179,6 +190,9 @@ func open(env *host.Env, cfg Config) ([]*source, func(), error) {
 	if err == nil && len(sources) == 0 {
 		env.Log.Warn("the model is simulated: no provider is configured")
 		sources, err = simulatedSources(cfg)
+	}
+	if err == nil {
+		err = addEndpoints(sources, cfg.Endpoints)
 	}
 	return sources, client.CloseIdleConnections, err
 }
@@ -268,7 +282,8 @@ func simulatedSources(cfg Config) ([]*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []*source{{provider: p, static: append(extra, simulatedModel(script))}}, nil
+	another := func(string, string) (provider.Provider, error) { return simulated.New(script) }
+	return []*source{{provider: p, another: another, static: append(extra, simulatedModel(script))}}, nil
 }
 
 func byName(sources []*source) map[string]*source {
@@ -364,6 +379,7 @@ type handlers struct {
 	unsure      unsure
 	working     working
 	questions   *questions
+	hedges      hedges
 	singleUntil atomic.Int64  // until this time, in Unix µs, settlements are sent one by one
 	unsettled   chan struct{} // signals settleLeftovers that settling failed
 	tracer      trace.Tracer

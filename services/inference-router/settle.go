@@ -54,9 +54,9 @@ const holdTime = 10 * time.Minute
 
 // hold holds credits. It reports whether this request made the hold, or may have made it:
 // false means that the hold existed before.
-func (h *handlers) hold(ctx context.Context, id, agent, turn, payee string, amount api.Micros) (state api.HoldState, own bool, err error) {
+func (h *handlers) hold(ctx context.Context, point failpoint.Point, id, agent, turn, payee string, amount api.Micros) (state api.HoldState, own bool, err error) {
 	expires := h.now().Add(holdTime).UnixMicro()
-	state, err = failpoint.Value(ctx, failpoint.RouterHold, func(ctx context.Context) (api.HoldState, error) {
+	state, err = failpoint.Value(ctx, point, func(ctx context.Context) (api.HoldState, error) {
 		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
 			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: expires, Payee: payee,
 		})
@@ -107,7 +107,7 @@ const lateMark = "/late"
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + lateMark + strconv.Itoa(n)
-		state, _, err := h.hold(ctx, id, p.Call.Agent, p.Call.Turn, payeePrefix+p.Call.Provider, p.Call.Cost)
+		state, _, err := h.hold(ctx, failpoint.RouterHold, id, p.Call.Agent, p.Call.Turn, payeePrefix+p.Call.Provider, p.Call.Cost)
 		switch {
 		case err != nil:
 			return nil, err

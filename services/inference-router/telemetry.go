@@ -23,18 +23,20 @@ type instruments struct {
 	tokens   metric.Int64Histogram
 	refusals metric.Int64Counter
 	matrices metric.Int64Counter
+	hedges   metric.Int64Counter
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/inference-router")
 	t := instruments{meter: m}
-	var errs [6]error
+	var errs [7]error
 	t.calls, errs[0] = m.Int64Counter("anima.inference.calls", metric.WithDescription("Model calls by model and outcome"))
 	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("Cost of model calls"))
 	t.duration, errs[2] = m.Float64Histogram(genaiconv.ClientOperationDuration{}.Name(), metric.WithUnit("s"), metric.WithDescription("Time of a call to a model"))
 	t.tokens, errs[3] = m.Int64Histogram(genaiconv.ClientTokenUsage{}.Name(), metric.WithUnit("{token}"), metric.WithDescription("Tokens of a call to a model"))
 	t.refusals, errs[4] = m.Int64Counter("anima.inference.refusals", metric.WithDescription("Model calls that were refused because too many waited"))
 	t.matrices, errs[5] = m.Int64Counter("anima.inference.matrix", metric.WithDescription("Stored routing matrices by outcome: used, or refused as invalid"))
+	t.hedges, errs[6] = m.Int64Counter("anima.inference.hedges", metric.WithDescription("Second attempts of model calls by the provider of the first attempt and outcome: made, and then won or lost if it or the first attempt had content first; or the reason why none was made"))
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("instrument: %w", err)
@@ -88,6 +90,12 @@ func refusedBy(p admission.Priority) metric.MeasurementOption {
 // refused counts a refused call.
 func (t *instruments) refused(p admission.Priority) {
 	t.refusals.Add(context.Background(), 1, refusedBy(p))
+}
+
+// hedge records n second attempts of calls, or why none was made. provider is that of the
+// first attempt.
+func (t *instruments) hedge(ctx context.Context, provider, outcome string, n int64) {
+	t.hedges.Add(ctx, n, metric.WithAttributes(semconv.GenAIProviderNameKey.String(provider), attribute.String("outcome", outcome)))
 }
 
 // matrix records that a stored routing matrix was used or refused.

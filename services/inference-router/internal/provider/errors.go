@@ -30,6 +30,7 @@ const (
 	Fatal          Kind = "fatal"            // the request is invalid for any provider
 	Canceled       Kind = "canceled"         // the caller's context ended, or its onDelta returned an error
 	Superseded     Kind = "superseded"       // answered, but another answer to the call was stored first
+	Hedged         Kind = "hedged"           // canceled, because another attempt of the call had content first
 	Lost           Kind = "lost"             // its process ended before it stored the outcome
 )
 

@@ -21,10 +21,11 @@ type watch struct {
 	patience TokenTimeouts
 	cancel   context.CancelCauseFunc
 
-	mu    sync.Mutex
-	timer *time.Timer
-	begun bool
-	ended bool
+	mu      sync.Mutex
+	timer   *time.Timer
+	begun   bool
+	ended   bool
+	content func() // called for the first content; nil afterwards
 }
 
 // stalledError is the cause with which [Watch] cancels a context.
@@ -36,8 +37,14 @@ func (e *stalledError) Error() string { return e.message }
 // ([TokenReceived]) for longer than p allows. The caller must call stop when the call is
 // over. [StalledBy] reports whether the watch canceled the context.
 func Watch(ctx context.Context, p TokenTimeouts) (watched context.Context, stop func()) {
+	return WatchContent(ctx, p, nil)
+}
+
+// WatchContent is [Watch], and calls content once, when the adapter reports the first
+// content of the answer ([ContentReceived]). content may be nil.
+func WatchContent(ctx context.Context, p TokenTimeouts, content func()) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	w := &watch{patience: p, cancel: cancel}
+	w := &watch{patience: p, cancel: cancel, content: content}
 	w.rearm(p.First)
 	return context.WithValue(ctx, watchKey{}, w), func() {
 		w.mu.Lock()
@@ -58,6 +65,21 @@ func TokenReceived(ctx context.Context) {
 		defer w.mu.Unlock()
 		w.begun = true
 		w.rearm(w.patience.Between)
+	}
+}
+
+// ContentReceived reports that the answer has content: text, reasoning or a piece of a tool
+// call, unlike headers and events without any. Adapters call it at least for the first
+// one; without it, the first text counts. Without [WatchContent] it does nothing.
+func ContentReceived(ctx context.Context) {
+	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
+		w.mu.Lock()
+		content := w.content
+		w.content = nil
+		w.mu.Unlock()
+		if content != nil {
+			content()
+		}
 	}
 }
 

@@ -127,6 +127,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 // complete.
 func (p *Provider) read(ctx context.Context, stream ssestream.Decoder, onDelta func(string) error) (*answer, *provider.Error) {
 	got := &answer{}
+	begun := false // content was received
 	for !got.done && stream.Next() {
 		provider.TokenReceived(ctx)
 		e := stream.Event()
@@ -137,6 +138,10 @@ func (p *Provider) read(ctx context.Context, stream ssestream.Decoder, onDelta f
 		text, err := got.add(e.Data)
 		if err != nil {
 			return got, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: err.Error()}
+		}
+		if !begun && got.size > 0 {
+			begun = true
+			provider.ContentReceived(ctx)
 		}
 		if text == "" || onDelta == nil {
 			continue

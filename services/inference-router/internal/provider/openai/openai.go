@@ -185,6 +185,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		return nil
 	}
 	var broken error
+	begun := false // content was received
 	for c, err := range p.protocol.chunks(head.Body) {
 		if broken = err; err != nil {
 			break
@@ -194,6 +195,10 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		if err != nil {
 			cancel()
 			return got.partial(req), &provider.Error{Kind: provider.Failover, Provider: p.name, Message: err.Error()}
+		}
+		if !begun && got.size > 0 {
+			begun = true
+			provider.ContentReceived(ctx)
 		}
 		if stopped := pass(delta); stopped != nil {
 			return got.partial(req), stopped

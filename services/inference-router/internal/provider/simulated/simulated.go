@@ -77,6 +77,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 	var text strings.Builder
 	err = answer.Stream(ctx, func(piece Piece) error {
 		provider.TokenReceived(ctx)
+		provider.ContentReceived(ctx)
 		if piece.Text == "" {
 			sent.ToolCalls = appendPart(sent.ToolCalls, piece)
 			return nil
