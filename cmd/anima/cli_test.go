@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"maps"
@@ -352,6 +353,15 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	if v := asked[api.LedgerReport](m, "ledger", "verify"); !v.OK || v.Transactions != int64(len(entries.Entries)) {
 		t.Errorf("verify says %+v", v)
 	}
+	first := asked[api.Entries](m, "ledger", "entries", "nova").Entries[0]
+	if v := asked[[]api.BalanceAt](m, "ledger", "balance", "nova", "--seq", num(uint64(first.Seq))); len(v) != 1 || v[0].Seq != first.Seq || v[0].Available != api.Dollar {
+		t.Errorf("balance after the first transaction: got %+v", v)
+	}
+	if v := asked[[]api.BalanceAt](m, "ledger", "balance", "nova", "--at", "2000-01-01"); len(v) != 1 || v[0].Seq != 0 || v[0].Available != 0 {
+		t.Errorf("balance before the first transaction: got %+v", v)
+	}
+	m.fails(exitUsage, "", []string{"ledger", "balance", "--at", "soon"}, "soon")
+	wantExport(t, m, entries.Entries)
 	if out := m.cli("ledger", "verify"); !strings.Contains(out, "0 active holds") {
 		t.Errorf("verify says\n%s", out)
 	}
@@ -566,5 +576,31 @@ func TestReach(t *testing.T) {
 		if got := localURL(addr); got != want {
 			t.Errorf("reach(%q) is %q, want %q", addr, got, want)
 		}
+	}
+}
+
+// wantExport checks that the exports in both formats have the given transactions.
+func wantExport(t *testing.T, m *machine, want []api.Posted) {
+	t.Helper()
+	lines := 0
+	for _, e := range want {
+		lines += len(e.Postings)
+	}
+	file := filepath.Join(t.TempDir(), "ledger.csv")
+	m.cli("ledger", "export", "-f", file)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
+	if err != nil || len(rows) != lines+1 || rows[1][4] != want[0].Agent || rows[1][7] != strconv.FormatInt(int64(want[0].Postings[0].Amount), 10) || rows[len(rows)-1][12] != want[len(want)-1].Hash {
+		t.Errorf("export as CSV: got %q, %v, want a header and %d lines of %d transactions", rows, err, lines, len(want))
+	}
+	var all []api.LedgerEntry
+	if err := json.Unmarshal([]byte(m.cli("ledger", "export", "--format", "json", "--agent", "Nova", "--since", "2000-01-01")), &all); err != nil || len(all) != 1 || all[0].Lines[1].Balance != api.Dollar {
+		t.Errorf("export of nova as JSON: got %+v, %v, want its deposit with the balance after it", all, err)
+	}
+	if out := m.cli("ledger", "export", "--format", "json", "--until", "2000-01-01"); strings.TrimSpace(out) != "[\n]" {
+		t.Errorf("empty export: got %q", out)
 	}
 }

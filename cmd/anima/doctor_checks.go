@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -169,21 +171,27 @@ func (d *doctor) models(ctx context.Context, b *bus.Bus) {
 }
 
 // ledger verifies the hash chain and the postings of the ledger: directly in its database
-// if cfg is given, otherwise by a request to treasury, which must answer within the
-// request's timeout.
+// if cfg is given, otherwise by a request to treasury.
 func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 	began := time.Now()
-	show := func() { d.show.waiting("the ledger, " + time.Since(began).Round(time.Second).String()) }
+	var progress atomic.Pointer[api.VerifyProgress]
+	show := func() {
+		text := "the ledger, " + time.Since(began).Round(time.Second).String()
+		if p := progress.Load(); p != nil {
+			text += fmt.Sprintf(", %d of %d transactions", p.Done, p.All)
+		}
+		d.show.waiting(text)
+	}
 	show()
 	showing, stop := context.WithCancel(ctx)
 	var clock sync.WaitGroup
 	clock.Go(func() { wait.Every(showing, time.Second, show) })
-	report, err := verified(ctx, b, cfg)
+	report, err := verified(ctx, b, cfg, func(p api.VerifyProgress) { progress.Store(&p) })
 	stop()
 	clock.Wait()
 	switch {
 	case err != nil:
-		d.fault("ledger", "check treasury's log; verify a large ledger on the machine that has its database", "%v", err)
+		d.fault("ledger", "check treasury's log", "%v", err)
 	case !report.OK:
 		for _, f := range report.Faults {
 			d.fault("ledger", "stop treasury and restore all stores from the last backup that verifies", "%s", f)
@@ -193,14 +201,17 @@ func (d *doctor) ledger(ctx context.Context, b *bus.Bus, cfg *host.Config) {
 	}
 }
 
-func verified(ctx context.Context, b *bus.Bus, cfg *host.Config) (api.LedgerReport, error) {
+func verified(ctx context.Context, b *bus.Bus, cfg *host.Config, tell func(api.VerifyProgress)) (api.LedgerReport, error) {
 	if cfg == nil {
-		return bus.Call[api.LedgerReport](ctx, b, api.VerifyLedger{})
+		return verifyLedger(ctx, b, tell)
 	}
 	db, err := treasury.Service.Database(ctx, *cfg)
 	if err != nil {
 		return api.LedgerReport{}, err
 	}
-	r, err := treasury.Verify(ctx, db)
+	r, err := treasury.Verify(ctx, db, func(done, all int64) error {
+		tell(api.VerifyProgress{Done: done, All: all})
+		return nil
+	})
 	return r, errors.Join(err, db.Close())
 }

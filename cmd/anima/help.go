@@ -386,6 +386,30 @@ either value of -o.
 Examples:
   anima social card lucky > agent-card.json`,
 
+		"ledger balance": `Without --at and --seq the balances are those of now. The column USDC is what the
+ledger knows of the agent's wallet.
+
+Examples:
+  anima ledger balance
+  anima ledger balance lucky --at 2026-11-21T08:00:00Z
+  anima ledger balance lucky --at 36h
+  anima ledger balance lucky --seq 120 -o json`,
+
+		"ledger export": `The export is read in pages, so its size does not matter. Amounts are in micro-USD. With
+--file, the file appears when the export is complete.
+
+Examples:
+  anima ledger export -f ledger.csv
+  anima ledger export --agent lucky --since 2026-11-01 --until 2026-12-01 -f november.csv
+  anima ledger export --format json --since 24h | jq '.[].id'`,
+
+		"ledger verify": `Recomputes the hash chain, the sums, each balance and each hold, and compares them with
+what is stored. The progress is written to standard error each second.
+
+Examples:
+  anima ledger verify
+  anima ledger verify -o json`,
+
 		"ledger transfer": `Money that is held for a turn under way cannot be moved.
 
 Examples:

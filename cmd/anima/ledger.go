@@ -14,14 +14,17 @@ import (
 )
 
 type ledgerCmd struct {
-	Balance  ledgerBalanceCmd  `cmd:"" help:"Show the balances of agents."`
+	Balance  ledgerBalanceCmd  `cmd:"" help:"Show the balances of agents, today or at a point in the past."`
 	Entries  ledgerEntriesCmd  `cmd:"" help:"List transactions."`
+	Export   ledgerExportCmd   `cmd:"" help:"Write transactions as CSV or JSON."`
 	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
 	Verify   ledgerVerifyCmd   `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
 }
 
 type ledgerBalanceCmd struct {
 	Agent string `arg:"" optional:"" help:"Only this agent." predictor:"agent"`
+	At    string `help:"At this time: 2026-11-21T08:00:00Z, 2026-11-21, or 36h (so long ago)." xor:"point" placeholder:"TIME"`
+	Seq   int64  `help:"After this transaction." xor:"point" placeholder:"N"`
 }
 
 func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
@@ -33,6 +36,9 @@ func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
 		}
 		names = agentIDs(all)
 	}
+	if c.At != "" || c.Seq != 0 {
+		return c.balanceAt(ctx, a, names)
+	}
 	balances := []api.Balance{}
 	for _, n := range names {
 		v, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: n})
@@ -42,7 +48,9 @@ func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
 		balances = append(balances, v)
 	}
 	return a.print(balances, func(w io.Writer) {
-		table(w, "AGENT\tAVAILABLE\tHELD\tTIER", balances, api.Page{}, func(b api.Balance) []any { return []any{b.Agent, b.Available, b.Held, b.Tier} })
+		table(w, "AGENT\tAVAILABLE\tHELD\tTIER\tUSDC\tUSDC HELD", balances, api.Page{}, func(b api.Balance) []any {
+			return []any{b.Agent, b.Available, b.Held, b.Tier, b.USDC, b.USDCHeld}
+		})
 	})
 }
 
@@ -86,19 +94,4 @@ func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, req, func(w io.Writer, v api.Posted) {
 		fmt.Fprintf(w, "%s has given %s to %s (transaction %d)\n", req.From, amount, req.To, v.Seq)
 	})
-}
-
-type ledgerVerifyCmd struct{}
-
-func (ledgerVerifyCmd) Run(ctx context.Context, a *app) error {
-	v, err := showAnswer(ctx, a, api.VerifyLedger{}, func(w io.Writer, v api.LedgerReport) {
-		fmt.Fprintf(w, "%d transactions on %d accounts, %d active holds\nhead %s\n", v.Transactions, v.Accounts, v.ActiveHolds, v.Head)
-		for _, f := range v.Faults {
-			fmt.Fprintln(w, "fault:", f)
-		}
-	})
-	if err == nil && !v.OK {
-		err = failure(api.Internal, "the ledger is inconsistent", "stop treasury and restore the last backup that verifies")
-	}
-	return err
 }

@@ -242,6 +242,12 @@ func Contracts() []Contract {
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
 		{VerifyLedger{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
+		{VerifyLedgerV2{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
+		{GetBalanceAt{Agent: "lucky", Seq: 2}, BalanceAt{Agent: "lucky", Seq: 2, At: at, Available: 991_000, Held: 9000, Tier: TierHigh, USDC: Dollar}},
+		{ExportLedger{Agent: "lucky", Since: at}, LedgerPage{Entries: []LedgerEntry{{
+			Seq: 2, ID: "pay/settle", Kind: "settle", Agent: "lucky", At: at, Previous: "aa", Hash: "ab", Turn: turn.ID,
+			Lines: []LedgerLine{{Account: "usdc-held:lucky", Asset: USDC, Amount: -Cent}, {Account: "usdc-payee:0xab", Asset: USDC, Amount: Cent, Balance: Cent}},
+		}}, Next: 2}},
 		{SignMessage{Agent: "lucky", To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z"}, Signature{From: adr, Signature: "0x01"}},
 		{PostedBatch{First: 2, Last: 2, Entries: []Posted{posted}}, nil},
 		{TierChanged{Agent: "lucky", From: TierHigh, To: TierNormal, Balance: 400 * Cent, EntrySeq: 2, At: at}, nil},

@@ -12,10 +12,10 @@ import (
 )
 
 // Verify checks the whole ledger of a database and reports the faults. It only reads,
-// with a bounded part of the ledger in memory, and may run while a treasury writes. The
-// error is that of the database.
-func Verify(ctx context.Context, db *sqldb.DB) (api.LedgerReport, error) {
-	r, err := ledger.New(sqlstore.New(db, announce), ledger.Options{Now: time.Now}).Verify(ctx)
+// with a bounded part of the ledger in memory, and may run while a treasury writes.
+// progress is as in the package ledger. The error is that of the database.
+func Verify(ctx context.Context, db *sqldb.DB, progress func(done, all int64) error) (api.LedgerReport, error) {
+	r, err := ledger.New(sqlstore.New(db, announce), ledger.Options{Now: time.Now}).Verify(ctx, progress)
 	return report(r), err
 }
 

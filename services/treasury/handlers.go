@@ -168,17 +168,6 @@ func (h *handlers) listEntries(ctx context.Context, m api.ListEntries) (api.Entr
 	return list, err
 }
 
-func (h *handlers) verifyLedger(ctx context.Context, _ api.VerifyLedger) (api.LedgerReport, error) {
-	r, err := h.ledger.Verify(ctx)
-	if err != nil {
-		return api.LedgerReport{}, err
-	}
-	if len(r.Faults) > 0 {
-		h.log.ErrorContext(ctx, "ledger verification found faults", "faults", len(r.Faults), "first", r.Faults[0])
-	}
-	return report(r), nil
-}
-
 func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Signature, error) {
 	s, err := h.wallets.SignMessage(ctx, m.Agent, m.To, m.Content, m.SignedAt)
 	return api.Signature{From: s.From, Signature: s.Signature}, err

@@ -39,6 +39,16 @@ type Store interface {
 	// Transaction returns a transaction by its id. Errors: [api.NotFound].
 	Transaction(ctx context.Context, id string) (Transaction, error)
 
+	// Head returns the end of the chain.
+	Head(ctx context.Context) (Head, error)
+
+	// Time returns the time of a transaction. Errors: [api.NotFound].
+	Time(ctx context.Context, seq int64) (int64, error)
+
+	// BalanceAt returns the balance of an agent after a transaction, without Entries.
+	// Errors: [api.NotFound], if the agent has no account today.
+	BalanceAt(ctx context.Context, agent string, seq int64) (Balance, error)
+
 	// Snapshot reads, at one point in time, the transactions after a sequence number and
 	// the state that must agree with all transactions.
 	Snapshot(ctx context.Context, after int64) (Snapshot, error)

@@ -109,6 +109,17 @@ func (t *Transaction) Other() string {
 	return ""
 }
 
+// SumIn returns the sum of the lines in an asset. It is 0 unless the transaction is
+// faulty.
+func (t *Transaction) SumIn(asset api.Asset) (sum api.Micros) {
+	for _, l := range t.Lines {
+		if AssetOf(l.Account) == asset {
+			sum += l.Amount // a few amounts of at most MaxMicros
+		}
+	}
+	return sum
+}
+
 // balanced returns the fault of the lines, "" if there is none.
 func (t *Transaction) balanced() string {
 	if len(t.Lines) < 2 {

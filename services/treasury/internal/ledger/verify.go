@@ -26,8 +26,17 @@ const (
 
 // Verify recomputes the chain, each running balance, each account and each hold from the
 // transactions and compares them with the stored state. It does not block writers.
-// Differences are faults in the report, not an error.
-func (l *Ledger) Verify(ctx context.Context) (Report, error) {
+// Differences are faults in the report, not an error. progress, which may be nil, is
+// called with the number of verified transactions, after each thousand, and with the
+// number of all at the start; its error ends the verification.
+//
+// The memory depends on the number of accounts and active holds, not on that of
+// transactions.
+func (l *Ledger) Verify(ctx context.Context, progress func(done, all int64) error) (Report, error) {
+	head, err := l.store.Head(ctx)
+	if err != nil {
+		return Report{}, err
+	}
 	a := audit{balances: map[string]Account{}, active: map[string]Hold{}, ended: map[api.HoldStatus]Tally{}}
 	for {
 		ts, err := l.store.Transactions(ctx, "", a.head.Seq, verifyAtOnce)
@@ -39,6 +48,11 @@ func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 		}
 		if len(ts) < verifyAtOnce {
 			break
+		}
+		if progress != nil {
+			if err := progress(a.head.Seq, max(head.Seq, a.head.Seq)); err != nil {
+				return Report{}, err
+			}
 		}
 	}
 	s, err := l.store.Snapshot(ctx, a.head.Seq)

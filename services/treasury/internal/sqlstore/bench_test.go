@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -71,4 +72,41 @@ func benchmarkHolds(b *testing.B, db *sqldb.DB, callers int) {
 	}
 	wg.Wait()
 	b.ReportMetric(float64(b.N)/time.Since(began).Seconds(), "holds/s")
+}
+
+// BenchmarkVerify measures the verification of a SQLite ledger of 10^6 transactions, and
+// the memory in use during it.
+func BenchmarkVerify(b *testing.B) {
+	const size = 1_000_000
+	db, err := sqldb.Open(b.Context(), "sqlite:"+filepath.Join(b.TempDir(), "bench.db"), sqldb.Options{Schema: "treasury"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := sqldb.Migrate(b.Context(), db, sqlstore.Migrations()); err != nil {
+		b.Fatal(err)
+	}
+	store := sqlstore.New(db, nil)
+	ledgers := newLedger(b, store)
+	if err := ledgers.Open(b.Context(), "lucky"); err != nil {
+		b.Fatal(err)
+	}
+	post(b, store, size)
+	runtime.GC()
+	var peak uint64
+	for b.Loop() {
+		r, err := ledgers.Verify(b.Context(), func(done, _ int64) error {
+			if done%10_000 == 0 {
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				peak = max(peak, m.HeapAlloc)
+			}
+			return nil
+		})
+		if err != nil || r.Transactions != size || len(r.Faults) != 0 {
+			b.Fatalf("verify: got %+v, %v", r, err)
+		}
+	}
+	b.ReportMetric(float64(size)*float64(b.N)/b.Elapsed().Seconds(), "transactions/s")
+	b.ReportMetric(float64(peak)/(1<<20), "MiB-heap")
 }

@@ -64,7 +64,7 @@ func give(t *testing.T, open func() ledger.Store) {
 		t.Errorf("the id of a hold: got %v, want Conflict", err)
 	}
 	wantBalance(t, b, "lucky", 499, 1)
-	if got, err := b.Verify(t.Context()); err != nil || len(got.Faults) > 0 {
+	if got, err := b.Verify(t.Context(), nil); err != nil || len(got.Faults) > 0 {
 		t.Errorf("verify: %v, %v", got.Faults, err)
 	}
 }

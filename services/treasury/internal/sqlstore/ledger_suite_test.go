@@ -125,7 +125,7 @@ func wantRefused(t *testing.T, what string, err error, code api.Code, reason str
 // wantSound verifies the whole ledger.
 func wantSound(t *testing.T, b *ledger.Ledger) ledger.Report {
 	t.Helper()
-	r, err := b.Verify(t.Context())
+	r, err := b.Verify(t.Context(), nil)
 	if err != nil {
 		t.Fatalf("verify: %v", err)
 	}

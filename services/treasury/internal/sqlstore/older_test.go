@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 )
 
 // older is a [ledger.Store] with the statements of the previous release, for tests of
@@ -163,9 +164,23 @@ func (s *older) Transactions(ctx context.Context, agent string, after int64, lim
 	return olderTransactions(ctx, s.db, agent, after, limit)
 }
 
-// Transaction is not an operation of the previous release: its ledger reverses nothing.
+// The following are no operations of the previous release: its ledger reverses nothing and
+// has no history.
+
 func (s *older) Transaction(_ context.Context, id string) (ledger.Transaction, error) {
 	return ledger.Transaction{}, ledger.UnknownTransaction(id)
+}
+
+func (s *older) Head(ctx context.Context) (ledger.Head, error) {
+	return sqlstore.New(s.db, nil).Head(ctx)
+}
+
+func (s *older) Time(ctx context.Context, seq int64) (int64, error) {
+	return sqlstore.New(s.db, nil).Time(ctx, seq)
+}
+
+func (s *older) BalanceAt(ctx context.Context, agent string, seq int64) (ledger.Balance, error) {
+	return sqlstore.New(s.db, nil).BalanceAt(ctx, agent, seq)
 }
 
 func olderTransactions(ctx context.Context, q sqldb.Querier, agent string, after int64, limit int) ([]ledger.Transaction, error) {

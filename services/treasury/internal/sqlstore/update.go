@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
@@ -214,14 +215,14 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.Head.Seq, found.Head.Hash.String())
 	}
-	const journalWidth, accountWidth, holdWidth = 12, 3, 13
+	const journalWidth, accountWidth, holdWidth = 14, 3, 13
 	journal := make([]any, 0, journalWidth*len(c.Transactions))
 	accounts := make([]any, 0, accountWidth*len(c.Accounts))
 	made, ended := make([]any, 0, holdWidth*len(c.Holds)), make([]any, 0, holdWidth*len(c.Holds))
 	for i := range c.Transactions {
 		t := &c.Transactions[i]
 		journal = append(journal, t.Seq, t.ID, string(t.Kind), t.Agent, t.Memo, t.Turn, t.Trace, t.At, t.Previous.String(), t.Hash.String(),
-			encodeLines(t.Lines), t.Other())
+			encodeLines(t.Lines), t.Other(), int64(t.SumIn(api.Credits)), int64(t.SumIn(api.USDC)))
 	}
 	for _, a := range c.Accounts {
 		accounts = append(accounts, a.ID, int64(a.Balance), a.Entries)
@@ -240,7 +241,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		columns     int
 		rows        []any
 	}{
-		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other) values ", "", journalWidth, journal},
+		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other, credits_sum, usdc_sum) values ", "", journalWidth, journal},
 		{
 			"insert into accounts (id, balance, entries) values ",
 			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries", accountWidth, accounts,
