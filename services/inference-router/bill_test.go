@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +17,8 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
+	calls "github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/provider/openai/responsestest"
 	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
@@ -29,7 +30,8 @@ type bill struct {
 	tokens model.Tokens
 	thought,
 	charges int64
-	cost api.Micros // at the prices of dear
+	cost   api.Micros
+	prices model.Model // zero: dear
 }
 
 // dear has the prices of the models that [paid] sets.
@@ -43,11 +45,33 @@ func (b *bill) charge(u openaitest.Usage) {
 	b.tokens.Written += u.CacheWrite
 	b.tokens.Output += u.Output
 	b.thought += u.Reasoning
-	b.cost += api.Micros(dear.Cost(u.Tokens()))
+	prices := b.prices
+	if !prices.Known {
+		prices = dear
+	}
+	b.cost += api.Micros(prices.Cost(u.Tokens()))
 	b.charges++
 }
 
 const half, whole = "these words are the beginning ", "and these are the end of the answer"
+
+// billedStream is a stream in one of the protocols of OpenAI.
+type billedStream interface {
+	Text(text string)
+	Finish(reason string)
+	Usage(u openaitest.Usage)
+	Done()
+}
+
+// billed reads a request in one of the protocols of OpenAI and returns it with its stream.
+func billed(w http.ResponseWriter, r *http.Request) (calls.Request, billedStream, error) {
+	if responsestest.IsPath(r) {
+		_, req, err := responsestest.Decode(r.Body)
+		return req, responsestest.NewStream(w, "id", req.Model), err
+	}
+	req, err := openaitest.Decode(r.Body, r.ContentLength)
+	return req.Request, openaitest.NewStream(w, "id", req.Model, 0), err
+}
 
 // serveBilled runs an OpenAI-compatible server whose answer is chosen by the last message.
 func serveBilled(t *testing.T, b *bill) string {
@@ -55,11 +79,11 @@ func serveBilled(t *testing.T, b *bill) string {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+		if r.Method == http.MethodGet {
 			openaitest.WriteModels(w, openaitest.Model{}, "m", "n")
 			return
 		}
-		req, err := openaitest.Decode(r.Body, r.ContentLength)
+		req, out, err := billed(w, r)
 		if err != nil {
 			openaitest.WriteError(w, http.StatusBadRequest, openaitest.Error{Message: err.Error()})
 			return
@@ -83,7 +107,6 @@ func serveBilled(t *testing.T, b *bill) string {
 			hang(r)
 			return
 		}
-		out := openaitest.NewStream(w, "id", req.Model, 0)
 		out.Text(half)
 		used.Output = chat.Tokens(half)
 		switch {
@@ -133,8 +156,18 @@ func rows(t *testing.T, w *apptest.World) (b *bill) {
 // first token.
 func TestBill(t *testing.T) {
 	t.Parallel()
+	for _, protocol := range []string{"chat", "responses"} {
+		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
+			testBill(t, protocol)
+		})
+	}
+}
+
+func testBill(t *testing.T, protocol string) {
+	t.Helper()
 	charged := &bill{}
-	w, b := paid(t, serveBilled(t, charged), map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "2s"})
+	w, b := paid(t, serveBilled(t, charged), map[string]string{"ANIMA_INFERENCE_ROUTER_FIRST_TOKEN_TIMEOUT": "2s", "ANIMA_INFERENCE_ROUTER_OPENAI_API": protocol})
 	for _, text := range []string{"plain", "uncounted", "busy", "broken", "cut"} {
 		if c, _, err := ask(t, w.Bus, request("bill-"+text, text)); err != nil || c.Text != half+whole {
 			t.Errorf("%s: got %q, %v", text, c.Text, err)
@@ -157,8 +190,14 @@ func TestBill(t *testing.T) {
 		t.Error("the silent server answered")
 	}
 	w.Stop() // ends the work after the aborted call
-	got := rows(t, w)
-	if diff := cmp.Diff(charged, got, cmp.AllowUnexported(bill{}), cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".mu" }, cmp.Ignore())); diff != "" {
+	b.agrees(t, charged, rows(t, w))
+}
+
+// agrees checks that the bill of the provider, the rows and the settlements are equal.
+func (b *books) agrees(t *testing.T, charged, got *bill) {
+	t.Helper()
+	ignored := cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".mu" || p.Last().String() == ".prices" }, cmp.Ignore())
+	if diff := cmp.Diff(charged, got, cmp.AllowUnexported(bill{}), ignored); diff != "" {
 		t.Errorf("the provider's bill and the rows differ (-bill +rows):\n%s", diff)
 	}
 	if _, _, active, sum := b.sums(); sum != charged.cost || active != 0 {

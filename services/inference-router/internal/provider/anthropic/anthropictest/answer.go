@@ -18,6 +18,7 @@ type Stream struct {
 	index     int    // of the current block, -1 before the first
 	kind      string // type of the current block, "" if none is open
 	calls     map[int]int
+	prompt    fields // usage in the first event, nil: none
 }
 
 // NewStream returns the answer of a model. It writes nothing.
@@ -28,15 +29,22 @@ func NewStream(w http.ResponseWriter, id, model string) *Stream {
 // fields are the fields of an event or a part of one.
 type fields map[string]any
 
-// send writes an event, and before the first one the head of the answer and message_start
-// without usage.
+// Start sets the usage that message_start reports. It must be called before any other
+// method.
+func (s *Stream) Start(u provider.Usage) { s.prompt = usage(u) }
+
+// send writes an event, and before the first one the head of the answer and message_start.
 func (s *Stream) send(name string, f fields) {
 	if !s.begun {
 		s.begun = true
 		s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		s.send("message_start", fields{"message": fields{
+		message := fields{
 			"id": s.id, "type": "message", "role": "assistant", "model": s.model, "content": []any{}, "stop_reason": nil, "stop_sequence": nil,
-		}})
+		}
+		if s.prompt != nil {
+			message["usage"] = s.prompt
+		}
+		s.send("message_start", fields{"message": message})
 	}
 	f["type"] = name
 	data, err := json.Marshal(f)
@@ -110,10 +118,14 @@ func (s *Stream) Finish(reason string) {
 
 // Usage writes the usage of the whole answer.
 func (s *Stream) Usage(u provider.Usage) {
-	s.send("message_delta", fields{"delta": fields{}, "usage": fields{
+	s.send("message_delta", fields{"delta": fields{}, "usage": usage(u)})
+}
+
+func usage(u provider.Usage) fields {
+	return fields{
 		"input_tokens": u.Input - u.CachedInput - u.CacheWrite, "cache_read_input_tokens": u.CachedInput, "cache_creation_input_tokens": u.CacheWrite,
 		"output_tokens": u.Output, "output_tokens_details": fields{"thinking_tokens": u.Reasoning},
-	}})
+	}
 }
 
 // Done writes the last event.
