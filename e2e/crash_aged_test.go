@@ -22,7 +22,7 @@ func TestCrashAged(t *testing.T) {
 	w.aged = true
 	var cases []crashCase
 	if form := os.Getenv(crashForm); form == "" {
-		for _, p := range failpoint.Table() {
+		for _, p := range failpoint.Scenes() {
 			if slices.Contains([]string{failpoint.LoopTool.String(), failpoint.LoopWakeDelete.String(), failpoint.HeartbeatWake.String()}, p.Name) {
 				cases = append(cases, crashCase{p, p.Services[0], failpoint.After, 1, tour})
 			}

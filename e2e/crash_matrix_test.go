@@ -170,7 +170,7 @@ func slow(c crashCase) int {
 // form, too, because each scene passes it under other conditions.
 func crashCases(form string, passes map[string]map[string]map[string]passing) []crashCase {
 	var all []crashCase
-	for i, p := range failpoint.Table() {
+	for i, p := range failpoint.Scenes() {
 		for s, service := range p.Services {
 			if form != "long" && s > 0 {
 				continue
@@ -411,7 +411,7 @@ func (w *crashWorld) rehearse(t testing.TB) map[string]map[string]map[string]pas
 			t.Fatalf("without any death the oracle finds after the %s:\n  %s", kind, strings.Join(faults, "\n  "))
 		}
 	}
-	for _, p := range failpoint.Table() {
+	for _, p := range failpoint.Scenes() {
 		for _, service := range p.Services {
 			if !slices.ContainsFunc(scenes, func(scene string) bool { return passes[scene][service][p.Name].most > 0 }) {
 				t.Errorf("no scene passes %s in %s", p.Name, service)
@@ -714,7 +714,7 @@ func writeMatrix(t *testing.T, path, form string, all []verdict, took time.Durat
 	}
 	fmt.Fprintf(&b, "The %s form: %d of %d cases green, %.0f s.\n\n", form, green, len(all), took.Seconds())
 	fmt.Fprintf(&b, "| point | service | up to pass | before | after | timeout | so before it | so after it |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, p := range failpoint.Table() {
+	for _, p := range failpoint.Scenes() {
 		for _, service := range p.Services {
 			cells, passes := map[failpoint.Mode][2]int{}, 0
 			for _, v := range all {

@@ -416,6 +416,21 @@ Examples:
   anima ledger transfer rich lucky 5
   anima ledger transfer rich lucky 0.25 --id monday`,
 
+		"payment list": `Examples:
+  anima payment list lucky --limit 10
+  anima payment list --state unknown -o json`,
+
+		"payment show": `Examples:
+  anima payment show cli-0f4e -o json | jq -r .body | base64 -d`,
+
+		"payment fetch": `The agent pays with the USDC of its own wallet, within its limits. The money is held
+before anything is signed. If the outcome is unknown, repeat the command with the same
+--id: the same authorization is sent again, so nothing is paid twice.
+
+Examples:
+  anima payment fetch lucky https://api.example.com/weather --max 0.05
+  anima payment fetch lucky https://api.example.com/ask --method POST --body question.json --id q1`,
+
 		"policy check": `Nothing is executed and nothing is recorded. The command fails when the call is
 not allowed.
 

@@ -96,6 +96,7 @@ type cli struct {
 	Key keyCmd `cmd:"" help:"API keys: access of programs to the HTTP API as one agent."`
 
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
+	Payment paymentCmd `cmd:"" help:"What agents pay over HTTP, by x402."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
 	Status  statusCmd  `cmd:"" help:"Show services, agents, queues, money and models."`

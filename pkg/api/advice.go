@@ -44,6 +44,10 @@ func Advice(e *Error) string {
 		return "check the address of the chain's node in the settings of treasury, docs/config.md; nothing is bought until it answers"
 	case ReasonFrozen:
 		return "compare the ledger with the chain: anima ledger reconcile"
+	case ReasonNoChain:
+		return "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK; docs/x402.md describes payments"
+	case ReasonOffer:
+		return "anima payment list shows the payment; use another seller, or a higher maximum"
 	case FinishLength, FinishFilter, FinishRefusal, FinishEmpty, FinishRepetition:
 		return "rephrase the message and send it again; anima turn list shows the model's answer"
 	}

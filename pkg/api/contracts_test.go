@@ -249,6 +249,18 @@ func Contracts() []Contract {
 			Lines: []LedgerLine{{Account: "usdc-held:lucky", Asset: USDC, Amount: -Cent}, {Account: "usdc-payee:0xab", Asset: USDC, Amount: Cent, Balance: Cent}},
 		}}, Next: 2}},
 		{SignMessage{Agent: "lucky", To: bdr, Content: "hello", SignedAt: "2026-11-21T08:00:00.000Z"}, Signature{From: adr, Signature: "0x01"}},
+		{
+			Pay{ID: "p1", Agent: "lucky", Turn: "r1.1", Method: "POST", URL: "https://api.example.com/ask", Headers: map[string]string{"Accept": "text/plain"}, Body: []byte("q"), Max: Dollar},
+			Payment{
+				ID: "p1", Agent: "lucky", Turn: "r1.1", Method: "POST", URL: "https://api.example.com/ask", State: PaymentSettled, Amount: Cent, Network: "eip155:8453", Payer: adr, Payee: bdr,
+				Nonce: "0x01", ValidBefore: 1, Transaction: "0x02", Reason: "late", Status: 200, ContentType: "text/plain", Body: []byte("a"), Cut: true, CreatedAt: 1, UpdatedAt: 2,
+			},
+		},
+		{GetPayment{ID: "p1"}, Payment{ID: "p1", Agent: "lucky", Method: "GET", URL: "https://api.example.com/", State: PaymentFree, Status: 200, CreatedAt: 1, UpdatedAt: 2}},
+		{
+			ListPayments{Agent: "lucky", State: PaymentUnknown, Before: 1, Limit: 2},
+			Payments{Payments: []Payment{{ID: "p1", Agent: "lucky", Method: "GET", URL: "https://api.example.com/", State: PaymentHeld, CreatedAt: 1, UpdatedAt: 2}}, More: true},
+		},
 		{PostedBatch{First: 2, Last: 2, Entries: []Posted{posted}}, nil},
 		{TierChanged{Agent: "lucky", From: TierHigh, To: TierNormal, Balance: 400 * Cent, EntrySeq: 2, At: at}, nil},
 

@@ -32,7 +32,7 @@ const (
 	ReasonAuth         = "provider_auth"        // Unavailable: the provider refuses the key (401, 403)
 	ReasonQuota        = "provider_quota"       // Unavailable: the account at the provider is empty (402)
 	ReasonEndpoint     = "provider_endpoint"    // Unavailable: the address is not a provider's API
-	ReasonRefused      = "request_refused"      // Invalid: the provider refuses this request (400, 422); the message is the provider's
+	ReasonRefused      = "request_refused"      // Invalid: the provider refuses this request (400, 422); the message is the provider's. Denied: the seller refuses the payment
 	ReasonTimeout      = "timeout"              // Denied or Unavailable: the time limit of a run or a call has passed
 	ReasonBusy         = "busy"                 // Unavailable: all workers are busy. Conflict: the session is busy
 	ReasonNoAnswer     = "no_answer"            // Unavailable: no replica received the request
@@ -46,6 +46,8 @@ const (
 	ReasonKeyTaken     = "key_taken"            // Conflict: the idempotency key belongs to another request
 	ReasonScope        = "scope"                // Denied: the API key does not permit it
 	ReasonTooLarge     = "too_large"            // Invalid: a message, file or body exceeds its limit
+	ReasonNoChain      = "no_chain"             // Denied: no chain is configured
+	ReasonOffer        = "no_offer"             // Denied: no offer of a seller is acceptable
 	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
 	ReasonNotSigned    = "not_signed"           // Denied: the signer refuses the data, whatever the caller has decided
 	ReasonChain        = "chain_down"           // Unavailable: the chain cannot be read, so the balance is unknown

@@ -104,6 +104,9 @@ func Messages() []Message {
 		GetBalanceAt{},
 		ExportLedger{},
 		SignMessage{},
+		Pay{},
+		GetPayment{},
+		ListPayments{},
 		PostedBatch{},
 		TierChanged{},
 

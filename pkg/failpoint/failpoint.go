@@ -18,6 +18,8 @@
 // tests of the step.
 package failpoint
 
+import "slices"
+
 // Mode is the fault that is injected at a point.
 type Mode string
 
@@ -46,6 +48,14 @@ type Info struct {
 
 // Table returns every point, indexed by its number.
 func Table() []Info { return append([]Info(nil), table[:]...) }
+
+// Scenes returns the points that the scenes of the crash matrix pass: all but those that
+// the crash tests of a service pass.
+func Scenes() []Info {
+	return slices.DeleteFunc(Table(), func(i Info) bool {
+		return slices.ContainsFunc(apart, func(p Point) bool { return p.String() == i.Name })
+	})
+}
 
 // Info returns the description of the point.
 func (p Point) Info() Info { return table[p] }

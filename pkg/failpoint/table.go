@@ -61,6 +61,15 @@ const (
 	TreasuryCommit
 	TreasuryCursor
 
+	TreasuryPaySign
+	TreasuryPaySend
+	TreasuryPayReceipt
+	TreasuryPayPost
+	TreasuryUse
+	TreasuryServe
+	TreasuryTransfer
+	TreasurySettlement
+
 	SocialReceive
 	SocialClaim
 	SocialSettle
@@ -160,6 +169,15 @@ var table = [points]Info{
 	TreasuryCommit: {"treasury.commit", treasury, "a group waits for its commit", "the group is committed and not answered", false},
 	TreasuryCursor: {"treasury.cursor", treasury, "the stream has the transactions; the cursor is before them", "the cursor is after the transactions", false},
 
+	TreasuryPaySign:    {"treasury.pay.sign", treasury, "the money of a payment is held", "the authorization is signed and not stored", false},
+	TreasuryPaySend:    {"treasury.pay.send", treasury, "the authorization is stored and not sent", "the seller has the authorization; its answer is lost", false},
+	TreasuryPayReceipt: {"treasury.pay.receipt", treasury, "the seller has answered; nothing is stored", "the answer is stored; the hold is not settled", false},
+	TreasuryPayPost:    {"treasury.pay.post", treasury, "the payment has its outcome; its hold is active", "the hold has ended; the payment has no record of it", false},
+	TreasuryUse:        {"treasury.paywall.claim", treasury, "a payment is presented and not claimed", "the payment is claimed; nothing was done for it", false},
+	TreasuryServe:      {"treasury.paywall.serve", treasury, "the handler of a paid request has run; its answer is not stored", "the answer is stored; the payer does not have it", false},
+	TreasuryTransfer:   {"treasury.facilitator.transfer", treasury, "the settlement is claimed; nothing is submitted", "the transfer is included; its settlement is pending", false},
+	TreasurySettlement: {"treasury.facilitator.settlement", treasury, "the transfer is included; its settlement is pending", "the settlement is stored; the seller has no answer", false},
+
 	SocialReceive: {"social.receive", social, "the message is not stored", "the message is in the inbox; its sender has no answer", false},
 	SocialClaim:   {"social.claim", social, "the messages are unclaimed", "the messages are claimed; the run has no answer", false},
 	SocialSettle:  {"social.settle", social, "the messages are claimed", "the messages are processed; the run has no answer", false},
@@ -188,4 +206,10 @@ var table = [points]Info{
 		"the request is handled and not answered", "the request is answered", false,
 	},
 	BusAck: {"bus.ack", []string{"loop", "heartbeat"}, "the message is handled and redelivered", "the message is acknowledged", false},
+}
+
+// apart are the points that no scene of the crash matrix passes. The crash tests of their
+// service do.
+var apart = []Point{
+	TreasuryPaySign, TreasuryPaySend, TreasuryPayReceipt, TreasuryPayPost, TreasuryUse, TreasuryServe, TreasuryTransfer, TreasurySettlement,
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/pay"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
@@ -27,6 +28,8 @@ type handlers struct {
 
 	directory directory
 	outside   *outside // without a client if no provider is configured
+	payments  pay.Store
+	payer     *pay.Payer // nil without a chain
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {

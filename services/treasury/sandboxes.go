@@ -26,6 +26,9 @@ var outsideTools = []string{
 // absentTools returns the tools that are not executed now, with the reasons.
 func (h *handlers) absentTools() map[string]error {
 	all := map[string]error{}
+	if h.payer == nil {
+		all["x402_fetch"] = noChain()
+	}
 	if h.outside.client != nil {
 		return all
 	}

@@ -18,6 +18,9 @@ func (h *handlers) tools() map[string]executor.Func {
 		"check_credits":    h.checkCredits,
 		"transfer_credits": h.transferCredits,
 	}
+	if h.payer != nil {
+		all["x402_fetch"] = h.x402Tool
+	}
 	maps.Copy(all, h.outside.tools())
 	return all
 }

@@ -37,6 +37,8 @@ type Config struct {
 
 	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
 	SignerProtocol string        `env:"signer_protocol" help:"protocol of the remote signer: clef or web3signer"`
+
+	X402
 }
 
 // Validate reports the first setting that is out of range.
@@ -49,11 +51,11 @@ func (c *Config) Validate() error {
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
 		return errors.New("ANIMA_TREASURY_CONWAY_URL and ANIMA_TREASURY_CONWAY_KEY are needed together: set both or none")
 	}
-	return nil
+	return c.X402.validate()
 }
 
 // Service is the definition of treasury for package host.
-var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef)}, sqlstore.Migrations(), run)
+var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -91,6 +93,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	defer h.outside.close()
 	h.creditsRoutes(env.HTTP)
+	closePayments, err := openX402(env, cfg.X402, h, store, wallets, accounts, nil)
+	if err != nil {
+		return err
+	}
+	defer closePayments()
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -115,8 +122,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getBalanceAt, 8),
 		bus.Reply(h.exportLedger, 8),
 		bus.Reply(h.signMessage),
+		bus.Reply(h.pay),
+		bus.Reply(h.getPayment),
+		bus.Reply(h.listPayments),
 		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
+		bus.Go(h.reconcile),
 		bus.Go(h.outside.reconcile),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),

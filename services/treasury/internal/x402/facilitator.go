@@ -6,7 +6,7 @@ import "encoding/json"
 type Order struct {
 	Payment Payment
 	Offer   Offer
-	Raw     json.RawMessage // the payment as it was received
+	Raw     json.RawMessage // the payment as it was received; nil for one made here
 }
 
 // DecodeOrder parses the body of a request to a facilitator, of either version.
@@ -32,11 +32,15 @@ func DecodeOrder(data []byte) (r Order, err error) {
 
 // MarshalJSON implements [json.Marshaler].
 func (r *Order) MarshalJSON() ([]byte, error) {
+	raw := r.Raw
+	if raw == nil {
+		raw = encode(&r.Payment)
+	}
 	return encode(struct {
 		Version int             `json:"x402Version"`
 		Payment json.RawMessage `json:"paymentPayload"`
 		Offer   json.RawMessage `json:"paymentRequirements"`
-	}{r.Payment.Version, r.Raw, r.Offer.Raw}), nil
+	}{r.Payment.Version, raw, r.Offer.Raw}), nil
 }
 
 // Terms returns what the payment of the order must fulfil. The token's EIP-712 name and

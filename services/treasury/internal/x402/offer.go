@@ -24,17 +24,18 @@ type Resource struct {
 // Offer is one way to pay, as a seller states it. Nothing in it is trusted: see
 // [Offer.Terms].
 type Offer struct {
-	Version int // of the challenge that has the offer
-	Scheme  string
-	Network string
-	Amount  api.Micros
-	Asset   common.Address
-	PayTo   common.Address
-	Timeout int64 // seconds
-	Token   string
-	Domain  string          // EIP-712 version of the token
-	Method  string          // how the asset is transferred; "" and "eip3009" are supported
-	Raw     json.RawMessage // as it was received: a payment of version 2 repeats it
+	Version  int // of the challenge that has the offer
+	Scheme   string
+	Network  string
+	Amount   api.Micros
+	Asset    common.Address
+	PayTo    common.Address
+	Timeout  int64 // seconds
+	Token    string
+	Domain   string          // EIP-712 version of the token
+	Resource string          // of version 1, "" without one
+	Method   string          // how the asset is transferred; "" and "eip3009" are supported
+	Raw      json.RawMessage // as it was received: a payment of version 2 repeats it
 }
 
 // decodeOffer parses one entry of a challenge, of either version: version 2 has the price
@@ -48,11 +49,11 @@ func decodeOffer(version int, raw json.RawMessage) (of Offer, err error) {
 	if version >= V2 {
 		price = "amount"
 	}
-	f, err := o.texts("scheme", "network", price, "asset", "payTo")
+	f, err := o.texts("scheme", "network", price, "asset", "payTo", "resource")
 	if err != nil {
 		return of, fault(BadTerms, "an offer: %v", err)
 	}
-	of = Offer{Version: version, Scheme: f[0], Network: f[1], Raw: raw}
+	of = Offer{Version: version, Scheme: f[0], Network: f[1], Resource: f[5], Raw: raw}
 	if of.Timeout, err = o.whole("maxTimeoutSeconds", defaultTimeout); err != nil || of.Timeout == 0 {
 		return of, fault(BadTerms, "maxTimeoutSeconds is not a positive whole number")
 	}

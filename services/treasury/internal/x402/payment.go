@@ -39,10 +39,10 @@ func (p *Payment) MarshalJSON() ([]byte, error) {
 		}{p.Version, p.Scheme, p.Network, inner}), nil
 	}
 	return encode(struct {
-		Version    int             `json:"x402Version"`
-		Payload    wirePayload     `json:"payload"`
-		Resource   json.RawMessage `json:"resource,omitempty"`
-		Accepted   json.RawMessage `json:"accepted"`
+		Version    int                        `json:"x402Version"`
+		Payload    wirePayload                `json:"payload"`
+		Resource   json.RawMessage            `json:"resource,omitempty"`
+		Accepted   json.RawMessage            `json:"accepted"`
 		Extensions map[string]json.RawMessage `json:"extensions,omitempty"`
 	}{p.Version, inner, p.Resource, p.Accepted.Raw, p.Extensions}), nil
 }
@@ -119,4 +119,20 @@ func ReadPayment(h http.Header) (p Payment, ok bool, err error) {
 	}
 	p, err = DecodePayment(data)
 	return p, true, err
+}
+
+// ResourceURL returns the address that the payment is for, "" if it does not say.
+func (p *Payment) ResourceURL() (string, error) {
+	if p.Resource == nil {
+		return "", nil
+	}
+	o, err := decode(p.Resource)
+	if err != nil {
+		return "", fault(BadPayload, "the resource: %v", err)
+	}
+	url, err := o.text("url")
+	if err != nil {
+		return "", fault(BadPayload, "the resource: %v", err)
+	}
+	return url, nil
 }

@@ -1,0 +1,91 @@
+package chain_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/treasury/devchain"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
+	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
+	"github.com/anima-run/anima/services/treasury/internal/facilitator"
+	"github.com/anima-run/anima/services/treasury/internal/pay"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+	"github.com/anima-run/anima/services/treasury/internal/x402"
+	"github.com/anima-run/anima/services/treasury/internal/x402/x402test"
+)
+
+var (
+	_ facilitator.Chain = (*chain.Submitter)(nil)
+	_ pay.Chain         = (*chain.Submitter)(nil)
+)
+
+// TestSubmits executes authorizations on the node: once each, also after another program
+// has done it, and again when the chain answers again.
+func TestSubmits(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		proxy := chaintest.Start(t, devchain.Options{})
+		client, err := chain.NewClient(chain.Options{URL: proxy.URL, Network: chain.Dev, Now: time.Now, MaxAge: time.Nanosecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		s, err := chain.NewSubmitter(t.Context(), client, wallet.NewKeeper(sqlstore.New(db, nil), "secret", 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		payer, payee := x402test.NewPayer(t), common.Address{0x70}
+		proxy.Give(t, payer.Address(), 1_000_000, "payer")
+		now := time.Now().Unix()
+		a := x402.Authorization{From: payer.Address(), To: payee, Value: 300_000, ValidAfter: now - 600, ValidBefore: now + 600, Nonce: [32]byte{1}}
+		sig := payer.Sign(t, a, chain.Dev)
+		if hash, err := s.Transferred(t.Context(), a); hash != "" || err != nil {
+			t.Errorf("before: got %s, %v", hash, err)
+		}
+		hash, ok, err := s.Transfer(t.Context(), a, sig)
+		if err != nil || !ok {
+			t.Fatalf("transfer: got %s, %t, %v", hash, ok, err)
+		}
+		if got, err := s.Transferred(t.Context(), a); got != hash || err != nil {
+			t.Errorf("afterwards: got %s, %v, want %s", got, err, hash)
+		}
+		used, at, err := s.State(t.Context(), chain.Dev, a.From, a.Nonce)
+		if !used || err != nil || time.Since(at) > time.Minute {
+			t.Errorf("state: got %t at %s, %v", used, at, err)
+		}
+		if _, ok, err := s.Transfer(t.Context(), a, sig); ok || err != nil {
+			t.Errorf("again: got %t, %v, want no transfer", ok, err)
+		}
+		other := a
+		other.To = common.Address{1}
+		if got, err := s.Transferred(t.Context(), other); got != "" || err != nil {
+			t.Errorf("to another payee: got %s, %v", got, err)
+		}
+		proxy.Set(chaintest.Refuses)
+		a.Nonce = [32]byte{2}
+		sig = payer.Sign(t, a, chain.Dev)
+		if _, _, err := s.Transfer(t.Context(), a, sig); api.CodeOf(err) != api.Unavailable {
+			t.Errorf("no RPC: got %v", err)
+		}
+		proxy.Set(chaintest.Works)
+		for i := range byte(2) {
+			a.Nonce = [32]byte{2 + i}
+			if _, ok, err := s.Transfer(t.Context(), a, payer.Sign(t, a, chain.Dev)); !ok || err != nil {
+				t.Errorf("transfer %d: got %t, %v", i, ok, err)
+			}
+		}
+		a.Nonce = [32]byte{9}
+		if _, ok, err := s.Transfer(t.Context(), a, payer.Sign(t, a, chain.Dev)); ok || err != nil {
+			t.Errorf("without funds: got %t, %v", ok, err)
+		}
+		if got, err := s.Balance(t.Context(), payee); got != 900_000 || err != nil {
+			t.Errorf("payee: got %d, %v, want 900000", got, err)
+		}
+	})
+}

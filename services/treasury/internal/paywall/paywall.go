@@ -1,0 +1,430 @@
+// Package paywall makes HTTP routes cost money: a request without a payment is answered
+// with 402 and the price, and one with a payment runs the handler at most once for it
+// (docs/x402.md, Being paid). It must not submit transactions, which a facilitator does,
+// and must not know what is sold.
+//
+// A payment is claimed in the store before anything is done for it, for one resource. If
+// the process stops, the claim ends by its time, and the payer continues by repeating the
+// same request: from the settlement if the handler has run, from the handler otherwise.
+// So a handler may run again after a crash, and must be idempotent by [Paid.Key].
+package paywall
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/services/treasury/internal/facilitator"
+	"github.com/anima-run/anima/services/treasury/internal/x402"
+)
+
+// Facilitator verifies and settles payments. An error means that the outcome is not known
+// and that the request may be repeated.
+type Facilitator interface {
+	Verify(ctx context.Context, o x402.Order) (x402.Verdict, error)
+	Settle(ctx context.Context, o x402.Order) (x402.Receipt, error)
+}
+
+// State is the state of a payment that was presented.
+type State string
+
+// The states, in their order. A route that settles first has paid, the others served.
+const (
+	Claimed State = "claimed" // the handler may be running
+	PaidFor State = "paid"    // settled; the handler has not succeeded yet
+	Served  State = "served"  // the handler has succeeded; not settled yet
+	Done    State = "done"    // settled, and the answer is stored
+)
+
+// Use is a payment that was presented for a resource.
+type Use struct {
+	ID          string // network, payer and nonce
+	Payer       string
+	Identifier  string // that the payer has given to the payment; "" without one
+	Resource    string
+	Fingerprint string // of the payment and the request
+	State       State
+	Until       int64 // it is in progress until then, Unix microseconds
+	Transaction string
+	Answer      Answer
+	At          int64
+}
+
+// Answer is the answer of a handler.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// Store keeps the payments that were presented. It must be safe for concurrent use, also
+// by several processes.
+type Store interface {
+	// ClaimUse stores u unless there is a use with its id, or with its payer and
+	// identifier. It also takes over one with the same id and fingerprint that is not done
+	// and whose time has passed at u.At. It returns the stored use as it was before, with
+	// the state "" if there was none, and whether the caller has it now.
+	ClaimUse(ctx context.Context, u Use) (before Use, claimed bool, err error)
+	// SaveUse stores the state of a claimed use.
+	SaveUse(ctx context.Context, u Use) error
+	// DropUse removes a claimed use for which nothing was done.
+	DropUse(ctx context.Context, id string) error
+}
+
+// Options are the options of a Paywall.
+type Options struct {
+	Facilitator Facilitator
+	Store       Store
+	Log         *slog.Logger
+	Now         func() time.Time
+	// SettleFirst is the price from which a payment is settled before the handler runs.
+	// Below it, the handler runs after the payment is verified, and is not paid if it
+	// fails. 0 means that every payment is settled first.
+	SettleFirst api.Micros
+	// Handled, which may be nil, is called after each request with a payment.
+	Handled func(ctx context.Context, outcome string)
+}
+
+// Paywall protects routes. It is safe for concurrent use.
+type Paywall struct{ o Options }
+
+// New returns a paywall.
+func New(o Options) *Paywall { return &Paywall{o} }
+
+// Limits of a protected request and its answer, in bytes. Both are kept in memory, and
+// the answer is stored.
+const (
+	maxRequest = 1 << 20
+	maxAnswer  = 1 << 20
+)
+
+// claimTime is how long a claim lasts. It must be longer than a handler and a settlement
+// take together; a handler's context ends before.
+const (
+	handlerTime = 60 * time.Second
+	claimTime   = handlerTime + facilitator.SettleTime + 30*time.Second
+)
+
+// Paid is the payment of a request, for its handler.
+type Paid struct {
+	Key         string // the same on every attempt to serve the payment
+	Payer       string
+	Network     x402.Network
+	Amount      api.Micros
+	Transaction string // "" if it is settled after the handler
+}
+
+type paidKey struct{}
+
+// PaymentOf returns the payment of a request that passed a paywall.
+func PaymentOf(ctx context.Context) (Paid, bool) {
+	p, ok := ctx.Value(paidKey{}).(Paid)
+	return p, ok
+}
+
+// PriceFunc returns the price of a request, or an error to answer without asking for
+// money. The resource of the price is set by the paywall.
+type PriceFunc func(r *http.Request) (x402.Price, error)
+
+// Protect returns a handler that demands the price before it runs h. h gets the complete
+// body; its answer is kept in memory, and is stored if its status is below 400.
+func (p *Paywall) Protect(price PriceFunc, refuse func(http.ResponseWriter, int, error), h http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		cost, err := price(r)
+		if err != nil {
+			refuse(w, 0, err)
+			return
+		}
+		cost.Resource.URL = address(r)
+		v := &visit{Paywall: p, w: w, r: r, price: cost, refuse: refuse, handler: h}
+		outcome := v.serve()
+		if p.o.Handled != nil {
+			p.o.Handled(r.Context(), outcome)
+		}
+	}
+}
+
+// address returns the URL of a request as its client has written it, without the
+// fragment.
+func address(r *http.Request) string {
+	scheme := "http"
+	if r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host + r.URL.RequestURI()
+}
+
+// visit is one request to a protected route.
+type visit struct {
+	*Paywall
+	w       http.ResponseWriter
+	r       *http.Request
+	price   x402.Price
+	refuse  func(http.ResponseWriter, int, error)
+	handler http.Handler
+
+	body    []byte
+	payment x402.Payment
+	order   x402.Order
+	use     Use
+}
+
+// The outcomes of a request, for the metric.
+const (
+	OutcomeUnpaid   = "unpaid"
+	OutcomeRefused  = "refused"
+	OutcomeBusy     = "busy"
+	OutcomeReplayed = "replayed"
+	OutcomeServed   = "served"
+	OutcomeFailed   = "failed"  // the handler
+	OutcomeUnknown  = "unknown" // no outcome: the payer has to repeat the request
+)
+
+func (v *visit) serve() string {
+	p, ok, err := x402.ReadPayment(v.r.Header)
+	switch {
+	case !ok:
+		return v.demand("", OutcomeUnpaid)
+	case err != nil:
+		return v.demand(err.Error(), OutcomeRefused)
+	}
+	if v.body, err = io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, maxRequest)); err != nil {
+		v.refuse(v.w, 0, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLarge, Message: "the body is too large or did not arrive", Next: "send at most 1 MiB"})
+		return OutcomeRefused
+	}
+	v.payment = p
+	identifier, err := p.Identifier()
+	if err != nil {
+		return v.demand(err.Error(), OutcomeRefused)
+	}
+	if err := v.bind(); err != nil {
+		return v.demand(err.Error(), OutcomeRefused)
+	}
+	now := v.o.Now()
+	v.use = Use{
+		ID:    v.price.Network.ID() + "/" + p.Authorization.From.Hex() + "/" + hex.EncodeToString(p.Authorization.Nonce[:]),
+		Payer: p.Authorization.From.Hex(), Identifier: identifier, Resource: v.resource(), Fingerprint: v.fingerprint(),
+		State: Claimed, At: now.UnixMicro(), Until: now.Add(claimTime).UnixMicro(),
+	}
+	// A payment of the past is verified by its stored use: its window has ended, and its
+	// nonce is used.
+	verified := p.Verify(v.price.Terms, now)
+	if verified != nil && x402.ReasonOf(verified, "") != x402.BadValidBefore {
+		return v.demand(verified.Error(), OutcomeRefused)
+	}
+	before, claimed, err := v.claim()
+	switch {
+	case err != nil:
+		v.refuse(v.w, 0, err)
+		return OutcomeUnknown
+	case before.State != "" && before.ID != v.use.ID:
+		v.refuse(v.w, 0, &api.Error{Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the payment identifier belongs to another payment", Next: "repeat the other payment, or use a new identifier"})
+		return OutcomeRefused
+	case before.State != "" && before.Fingerprint != v.use.Fingerprint:
+		return v.demand(string(x402.BadState)+": the payment was used for another request", OutcomeRefused)
+	case before.State == Done:
+		v.use = before
+		return v.answer(OutcomeReplayed)
+	case !claimed:
+		v.refuse(v.w, http.StatusConflict, &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "a request with this payment is in progress", Next: "repeat the request with the same payment", RetryAfter: 1000})
+		return OutcomeBusy
+	}
+	// From here the work is finished even if the client disconnects: it has paid.
+	ctx := context.WithoutCancel(v.r.Context())
+	if before.State != "" {
+		v.use.State, v.use.Transaction, v.use.Answer = before.State, before.Transaction, before.Answer
+	} else if verified != nil {
+		v.drop(ctx)
+		return v.demand(verified.Error(), OutcomeRefused)
+	}
+	return v.work(ctx)
+}
+
+// claim stores the use before anything is done for the payment.
+func (v *visit) claim() (before Use, claimed bool, err error) {
+	type result struct {
+		before  Use
+		claimed bool
+	}
+	got, err := failpoint.Value(v.r.Context(), failpoint.TreasuryUse, func(ctx context.Context) (r result, err error) {
+		r.before, r.claimed, err = v.o.Store.ClaimUse(ctx, v.use)
+		return r, err
+	})
+	return got.before, got.claimed, err
+}
+
+// work brings a claimed use from its state to its end.
+func (v *visit) work(ctx context.Context) string {
+	first := v.price.Amount >= v.o.SettleFirst
+	v.order = x402.Order{Payment: v.payment, Offer: v.price.Offer(&v.payment)}
+	if v.use.State == Claimed && first {
+		if outcome, ok := v.settle(ctx, PaidFor); !ok {
+			return outcome
+		}
+	}
+	if v.use.State == Claimed {
+		verdict, err := v.o.Facilitator.Verify(ctx, v.order)
+		switch {
+		case err != nil:
+			v.drop(ctx)
+			v.refuse(v.w, 0, err)
+			return OutcomeUnknown
+		case !verdict.Valid:
+			v.drop(ctx)
+			return v.demand(string(verdict.Reason), OutcomeRefused)
+		}
+	}
+	if v.use.State == Claimed || v.use.State == PaidFor {
+		if outcome, ok := v.run(ctx); !ok {
+			return outcome
+		}
+	}
+	if v.use.State == Served {
+		if outcome, ok := v.settle(ctx, Done); !ok {
+			return outcome
+		}
+	}
+	return v.answer(OutcomeServed)
+}
+
+// settle settles the payment and stores the next state.
+func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool) {
+	receipt, err := v.o.Facilitator.Settle(ctx, v.order)
+	if err != nil {
+		v.end(ctx) // another request with the same payment continues
+		v.refuse(v.w, 0, err)
+		return OutcomeUnknown, false
+	}
+	if !receipt.Success {
+		if v.use.State == Claimed {
+			v.drop(ctx)
+		} else {
+			v.end(ctx)
+		}
+		name, value := receipt.Header(&v.payment, v.price.Network)
+		v.w.Header().Set(name, value)
+		return v.demand(string(receipt.Reason), OutcomeRefused), false
+	}
+	v.use.State, v.use.Transaction = next, receipt.Transaction
+	if next == Done {
+		v.use.Until = 0
+	}
+	if err := v.o.Store.SaveUse(ctx, v.use); err != nil {
+		v.refuse(v.w, 0, err)
+		return OutcomeUnknown, false
+	}
+	return "", true
+}
+
+// run runs the handler and stores its answer.
+func (v *visit) run(ctx context.Context) (outcome string, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, handlerTime)
+	defer cancel()
+	ctx = context.WithValue(ctx, paidKey{}, Paid{
+		Key: v.use.ID, Payer: v.use.Payer, Network: v.price.Network, Amount: v.price.Amount, Transaction: v.use.Transaction,
+	})
+	rec := newRecorder()
+	v.handler.ServeHTTP(rec, withBody(v.r.WithContext(ctx), v.body))
+	if rec.full {
+		rec.fail()
+	}
+	if rec.status >= http.StatusBadRequest {
+		// Nothing is sold. A payment that is not settled can be used again, and a settled one
+		// pays for the next attempt.
+		if v.use.State == PaidFor {
+			v.end(ctx)
+			receipt := x402.Receipt{Success: true, Transaction: v.use.Transaction, Payer: v.use.Payer}
+			name, value := receipt.Header(&v.payment, v.price.Network)
+			v.w.Header().Set(name, value)
+		} else {
+			v.drop(ctx)
+		}
+		rec.writeTo(v.w)
+		return OutcomeFailed, false
+	}
+	v.use.Answer = rec.answer()
+	if v.use.State == PaidFor {
+		v.use.State, v.use.Until = Done, 0
+	} else {
+		v.use.State = Served
+	}
+	err := failpoint.Do(context.WithoutCancel(ctx), failpoint.TreasuryServe, func(ctx context.Context) error { return v.o.Store.SaveUse(ctx, v.use) })
+	if err != nil {
+		v.refuse(v.w, 0, err)
+		return OutcomeUnknown, false
+	}
+	return "", true
+}
+
+// answer sends the stored answer with the receipt.
+func (v *visit) answer(outcome string) string {
+	h := v.w.Header()
+	for name, values := range v.use.Answer.Header {
+		h[name] = values
+	}
+	h.Set("Cache-Control", "no-store")
+	receipt := x402.Receipt{Success: true, Transaction: v.use.Transaction, Payer: v.use.Payer}
+	name, value := receipt.Header(&v.payment, v.price.Network)
+	h.Set(name, value)
+	if outcome == OutcomeReplayed {
+		h.Set("Idempotent-Replayed", "true")
+	}
+	v.w.WriteHeader(v.use.Answer.Status)
+	_, _ = v.w.Write(v.use.Answer.Body) // fails only if the client has disconnected: it can ask again
+	return outcome
+}
+
+// end ends the claim, so that the same payment can be continued at once.
+func (v *visit) end(ctx context.Context) {
+	v.use.Until = 0
+	if err := v.o.Store.SaveUse(context.WithoutCancel(ctx), v.use); err != nil {
+		v.o.Log.WarnContext(ctx, "claim of a payment not ended; it ends by its time", "payment", v.use.ID, "err", err)
+	}
+}
+
+// drop forgets a payment for which nothing was done.
+func (v *visit) drop(ctx context.Context) {
+	if err := v.o.Store.DropUse(context.WithoutCancel(ctx), v.use.ID); err != nil {
+		v.o.Log.WarnContext(ctx, "claim of a payment not removed; it ends by its time", "payment", v.use.ID, "err", err)
+	}
+}
+
+// demand answers 402 with the price.
+func (v *visit) demand(reason, outcome string) string {
+	body := x402.Demand{Price: v.price, Reason: reason}.Write(v.w.Header())
+	v.w.WriteHeader(http.StatusPaymentRequired)
+	_, _ = v.w.Write(body) // fails only if the client has disconnected
+	return outcome
+}
+
+// resource is what a payment is for.
+func (v *visit) resource() string { return v.r.Method + " " + v.r.URL.RequestURI() }
+
+// bind checks that the payment was made for this resource, as far as it says so. One of
+// version 1 does not: its first use decides.
+func (v *visit) bind() error {
+	url, err := v.payment.ResourceURL()
+	if err == nil && url != "" && url != v.price.Resource.URL {
+		err = errors.New(string(x402.BadTerms) + ": the payment is for another resource")
+	}
+	return err
+}
+
+// fingerprint returns a hash of the payment and the request.
+func (v *visit) fingerprint() string {
+	content := v.payment.Authorization.StructHash()
+	h := sha256.New()
+	for _, part := range []string{string(content[:]), v.payment.Signature.String(), v.resource(), string(v.body)} {
+		_, _ = fmt.Fprintf(h, "%d:%s", len(part), part) // a hash has no errors
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}

@@ -1,0 +1,86 @@
+package treasury
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/safehttp"
+
+	"github.com/anima-run/anima/services/treasury/internal/facilitator"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/pay"
+	"github.com/anima-run/anima/services/treasury/internal/paywall"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+	"github.com/anima-run/anima/services/treasury/internal/x402"
+)
+
+// X402 holds the settings of payments over HTTP 402.
+type X402 struct {
+	Max         int64         `env:"x402_max" help:"most that an agent may pay for one request, in micro-USD"`
+	Private     bool          `env:"x402_private" help:"let agents pay servers over http, on this machine and in private networks; for development only"`
+	PayTo       string        `env:"x402_pay_to" help:"address that receives the USDC for credits; empty: no credits are sold"`
+	SettleFirst int64         `env:"x402_settle_first" help:"price in micro-USD from which a payment for a route is settled before the route is served"`
+	Facilitator string        `env:"x402_facilitator" help:"address of the facilitator that settles payments for credits; empty: the built-in one"`
+	Token       config.Secret `env:"x402_facilitator_token" help:"bearer token for the facilitator"`
+	Public      bool          `env:"x402_facilitator_public" help:"let anybody use the built-in facilitator, which pays the fees; otherwise only the operator may"`
+}
+
+func (c *X402) validate() error {
+	switch u, err := url.Parse(c.Facilitator); {
+	case c.Max < 0 || c.Max > int64(api.MaxMicros):
+		return fmt.Errorf("ANIMA_TREASURY_X402_MAX is %d: use micro-USD, for example 1000000 for a dollar", c.Max)
+	case c.SettleFirst < 0:
+		return fmt.Errorf("ANIMA_TREASURY_X402_SETTLE_FIRST is %d: use micro-USD, 0 or more", c.SettleFirst)
+	case c.PayTo != "" && !api.IsAddress(c.PayTo):
+		return fmt.Errorf("ANIMA_TREASURY_X402_PAY_TO is %.50q: use 0x and 40 hex digits", c.PayTo)
+	case c.Facilitator != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http"):
+		return fmt.Errorf("ANIMA_TREASURY_X402_FACILITATOR is not an address such as https://x402.example.com")
+	}
+	return nil
+}
+
+// chainLink is the access to the configured network.
+type chainLink interface {
+	facilitator.Chain
+	pay.Chain
+}
+
+// openX402 adds the routes of payments over HTTP 402 and sets the payer of h. Without a
+// chain, which is nil then, there are neither. The function that it returns closes the
+// clients.
+func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, wallets wallet.Signer, accounts *ledger.Ledger, chain chainLink) (func(), error) {
+	h.payments = store
+	tel, err := newPaymentInstruments(env.Meter)
+	if err != nil || chain == nil {
+		return func() {}, err
+	}
+	h.payer = pay.New(pay.Options{
+		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: chain, Networks: x402.Networks{chain.Network()},
+		Max: api.Micros(cfg.Max), Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
+	})
+	settler := facilitator.New(store, env.Log, env.Now, chain)
+	facilitatorRoutes(env.HTTP, settler, cfg.Public)
+	closeAll := h.payer.Close
+	o := paywall.Options{
+		Facilitator: settler, Store: store, Log: env.Log, Now: env.Now, SettleFirst: api.Micros(cfg.SettleFirst),
+		Handled: func(ctx context.Context, outcome string) { tel.sold(ctx, outcome) },
+	}
+	if cfg.Facilitator != "" {
+		client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: 2 * time.Minute} //nolint:forcetypeassert // its documented type
+		o.Facilitator = &facilitator.Remote{URL: cfg.Facilitator, Client: client, Token: cfg.Token.Reveal()}
+		closeAll = func() { h.payer.Close(); client.CloseIdleConnections() }
+	}
+	if cfg.PayTo != "" {
+		(&shop{handlers: h, network: chain.Network(), payTo: common.HexToAddress(cfg.PayTo)}).routes(env.HTTP, o)
+	}
+	return closeAll, nil
+}
