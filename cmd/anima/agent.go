@@ -21,6 +21,7 @@ type agentCmd struct {
 	Wake    agentWakeCmd    `cmd:"" help:"Wake an agent."`
 	Sleep   agentSleepCmd   `cmd:"" help:"Put an agent to sleep."`
 	Fund    agentFundCmd    `cmd:"" help:"Give an agent money."`
+	Model   agentModelCmd   `cmd:"" help:"Choose the model that an agent thinks with."`
 	Delete  agentDeleteCmd  `cmd:"" help:"Take an agent out of service."`
 }
 

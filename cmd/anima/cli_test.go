@@ -531,7 +531,7 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply delete explain fund get list sleep wake", "model": "add list matrix prices refresh remove route set-price", "run": "get", "turn": "list output replay show",
+		"agent": "apply delete explain fund get list model sleep wake", "model": "add list matrix prices refresh remove route set-price", "run": "get", "turn": "list output replay show",
 		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {

@@ -240,6 +240,15 @@ Examples:
   anima model route lucky --prompt-tokens 9000 --images 2 --explain
   anima model route lucky --prompt-tokens 90000 --max-tokens 500 --explain -o json`,
 
+		"agent model": `The choice precedes the model of the definition, applies from the next model call on,
+also of a run in progress, and ends with the next choice or a new definition. The agent
+makes it itself with the tools switch_model and enter_low_compute.
+
+Examples:
+  anima agent model lucky gpt-5-mini
+  anima agent model lucky --low
+  anima agent model lucky`,
+
 		"model list": `FROM says who added the model: a release (baseline), the list of its provider
 (discovered), or the operator, with anima model add or in the settings. PRICE is the
 version of the price in use; see anima model prices. A model without a known price is

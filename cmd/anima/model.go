@@ -48,7 +48,7 @@ func (c modelRouteCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		req.Model = agent.Model
+		req.Model, req.LowCompute = cmp.Or(agent.Chosen, agent.Model), agent.LowCompute && c.Tier == ""
 	}
 	v, err := showAnswer(ctx, a, req, func(w io.Writer, v api.Route) {
 		fmt.Fprintf(w, "tier\t%s\ntask\t%s\nmodel\t%s\n", cmp.Or(string(v.Tier), "unknown"), v.Task, cmp.Or(v.Chosen, "-"))

@@ -64,7 +64,7 @@ func accessOf(o Owner) Access {
 		}
 	case Inference:
 		return Access{
-			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}, AuthenticateKey{}},
+			Calls: []Message{GetBalance{}, Hold{}, Settle{}, SettleMany{}, Release{}, ListHolds{}, ListKeys{}, AuthenticateKey{}, GetAgent{}, ChooseModel{}},
 			Keys:  []string{HealthKeys, MatrixKey, AttemptKeys, RegistryKey},
 		}
 	case Heartbeat:

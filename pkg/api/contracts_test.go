@@ -161,6 +161,7 @@ func Contracts() []Contract {
 		{ForgetMemory{Agent: "lucky", Tier: MemorySemantic, ID: "financial/price"}, Forgotten{Agent: "lucky", Tier: MemorySemantic, ID: "financial/price", There: true}},
 		{RecallMemory{Agent: "lucky", Query: "what does it cost?", Budget: 1000}, Recalled{Text: "## What you remember\n", Tokens: 6}},
 		{ListSouls{Agent: "lucky"}, Souls{Souls: []SoulVersion{{Version: 1, Content: "---\nformat: soul/v1\n---\n", Hash: "e3b0", Source: "genesis", Reason: "born", At: at}}}},
+		{ChooseModel{Agent: "lucky", Model: "anima-sim-2", LowCompute: true}, Agent{ID: "lucky", Name: "Lucky", Address: adr, Model: "anima-sim-1", Chosen: "anima-sim-2", LowCompute: true, Tools: []string{"exec"}, State: StateLow, Session: "lucky-main", Version: 1, CreatedAt: at, UpdatedAt: at}},
 		{ListTools{Agent: "lucky"}, Tools{Tools: []ToolInfo{{
 			Name: "git_push", Does: "Push commits.", Category: "git", Risk: "caution", Owner: Loop, Why: "it needs sandbox.network: true in AGENT.md", Granted: true,
 		}}}},

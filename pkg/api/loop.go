@@ -27,7 +27,9 @@ type Agent struct {
 	Description string     `json:"description,omitempty"`
 	Address     string     `json:"address"` // of its wallet, EIP-55
 	Creator     string     `json:"creator,omitempty"`
-	Model       string     `json:"model,omitempty"`
+	Model       string     `json:"model,omitempty"`       // of its definition
+	Chosen      string     `json:"chosenModel,omitempty"` // it precedes Model; see [ChooseModel]
+	LowCompute  bool       `json:"lowCompute,omitempty"`
 	Tools       []string   `json:"tools"`
 	State       AgentState `json:"state"`
 	Reason      string     `json:"reason,omitempty"`      // why it is in this state

@@ -54,6 +54,7 @@ func Messages() []Message {
 		ForgetMemory{},
 		RecallMemory{},
 		ListSouls{},
+		ChooseModel{},
 		ListTools{},
 		CheckTool{},
 		ListSkills{},

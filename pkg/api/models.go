@@ -117,12 +117,43 @@ type RegistryChange struct {
 	By         string `json:"by"`         // the owner that made the change
 }
 
+// ChooseModel sets how an agent thinks, from its next model call on: it replaces the choice
+// before. Loop stores it with the agent; a new definition of the agent ends it. The router
+// sends it for the tools switch_model and enter_low_compute, after it has checked the model.
+// The answer is the [Agent]. The same choice again changes nothing. Errors: NotFound,
+// Invalid.
+type ChooseModel struct {
+	Agent string `json:"agent"`
+	Model string `json:"model,omitempty"` // preferred model; "": that of the definition
+	// LowCompute limits the agent to the tier low_compute, whatever its balance is, and
+	// its prompts to [LowComputeWindow].
+	LowCompute bool `json:"lowCompute,omitempty"`
+}
+
+// LowComputeWindow is the context window of an agent in low compute, in tokens: a quarter of
+// the default window. The hold of a prompt of this size and of an answer of 4096 tokens is
+// 6.4 cents by the price of gpt-5-mini, below the ceiling of 10 cents of the tier
+// low_compute.
+const LowComputeWindow = 32_000
+
+// LowCompute returns the tier of an agent that has entered low compute: t, but at most
+// low_compute.
+func (t Tier) LowCompute() Tier {
+	switch t {
+	case TierHigh, TierNormal, TierUnknown:
+		return TierLow
+	case TierLow, TierCritical, TierDead:
+	}
+	return t
+}
+
 // ValidModelID reports whether a text can be the id of a model: up to 200 bytes without
 // spaces and control characters.
 func ValidModelID(id string) bool {
 	return id != "" && len(id) <= maxModelID && !strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '\uFFFD' })
 }
 
+func (ChooseModel) Subject() Subject     { return request(Loop, "choose_model") }
 func (AddModel) Subject() Subject        { return request(Inference, "add_model") }
 func (SetModelPrice) Subject() Subject   { return request(Inference, "set_model_price") }
 func (RemoveModel) Subject() Subject     { return request(Inference, "remove_model") }

@@ -15,6 +15,9 @@ type ExplainRoute struct {
 	Task  Task   `json:"task,omitempty"`  // "": agent_turn
 	Model string `json:"model,omitempty"` // preference
 
+	// LowCompute limits the tier to low_compute, as for an agent that has chosen that.
+	LowCompute bool `json:"lowCompute,omitempty"`
+
 	PromptTokens int64 `json:"promptTokens,omitempty"` // of the prompt with its tools
 	ToolTokens   int64 `json:"toolTokens,omitempty"`   // of PromptTokens, those of the tools; 0: the prompt has no tools
 	Images       int64 `json:"images,omitempty"`       // number of images in the prompt; PromptTokens includes their tokens

@@ -46,6 +46,9 @@ func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Ro
 		}
 		q.Tier, q.Budget = cmp.Or(q.Tier, funds.Tier), max(0, int64(funds.Available))
 	}
+	if m.LowCompute {
+		q.Tier = q.Tier.LowCompute()
+	}
 	var route model.Route
 	h.models.Registry().Select(h.matrix.load(), q, &route)
 	return explained(&route), nil

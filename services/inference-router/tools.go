@@ -12,7 +12,10 @@ import (
 
 // tools returns the tools that the router offers to agents, by name.
 func (h *handlers) tools() map[string]executor.Func {
-	return map[string]executor.Func{"list_models": h.toolModels, "check_inference_spending": h.toolSpending}
+	return map[string]executor.Func{
+		"list_models": h.toolModels, "check_inference_spending": h.toolSpending,
+		"switch_model": h.toolSwitch, "enter_low_compute": h.toolLowCompute,
+	}
 }
 
 func (h *handlers) toolModels(ctx context.Context, _ executor.Call) (string, error) {

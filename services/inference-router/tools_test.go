@@ -26,7 +26,7 @@ func TestTools(t *testing.T) {
 		"OPENAI_BASE_URL": p.url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000",
 	}}, router.Service, executortest.Policy()).Bus
 	list, err := bus.Call[api.ToolList](t.Context(), b, api.ListInferenceTools{})
-	if err != nil || len(list.Tools) != 2 {
+	if err != nil || len(list.Tools) != 4 {
 		t.Errorf("executes %v, %v", list.Tools, err)
 	}
 	for tool, want := range map[string]string{"list_models": "m: $0.00, $0.00; 128000 tokens", "check_inference_spending": "$0.00 in the last 1 × 24 h"} {

@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
 // deathAfter is the time after which an agent without credits becomes dead
@@ -25,7 +26,7 @@ const checkEvery = 5 * time.Second
 func (h *handlers) agentRoutes() []bus.Route {
 	return []bus.Route{
 		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.deleteAgent),
-		bus.Reply(h.sleepAgent), bus.Reply(h.explainAgent), bus.On(h.tierChanged),
+		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent), bus.On(h.tierChanged),
 	}
 }
 
@@ -93,6 +94,18 @@ func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents
 		return h.store.Agents(ctx, m.After, n)
 	})
 	return api.Agents{Agents: all, Page: page}, err
+}
+
+// chooseModel stores how an agent thinks. A run in progress uses it for its next model call.
+func (h *handlers) chooseModel(ctx context.Context, m api.ChooseModel) (api.Agent, error) {
+	id := strings.ToLower(m.Agent)
+	if m.Model != "" && !api.ValidModelID(m.Model) {
+		return api.Agent{}, api.Errorf(api.Invalid, "%.40q is not the id of a model", m.Model)
+	}
+	if err := h.store.Choose(ctx, id, engine.Choice{Model: m.Model, LowCompute: m.LowCompute}, h.now().UnixMicro()); err != nil {
+		return api.Agent{}, err
+	}
+	return h.store.Agent(ctx, id)
 }
 
 // sleepAgent cancels the runs on the agent's main session and mail session, and then

@@ -48,7 +48,7 @@ func requestsOf() map[api.Owner]ownerRequests {
 			"heartbeat_ping", "modify_heartbeat",
 		}},
 		api.Inference: {api.ListInferenceTools{}, func(m api.Invocation) api.Message { return api.CallInferenceTool{Invocation: m} }, []string{
-			"list_models", "check_inference_spending",
+			"list_models", "check_inference_spending", "switch_model", "enter_low_compute",
 		}},
 		api.Social: {api.ListSocialTools{}, func(m api.Invocation) api.Message { return api.CallSocialTool{Invocation: m} }, []string{"send_message"}},
 	}

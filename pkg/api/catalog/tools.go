@@ -92,7 +92,7 @@ var tools = []Tool{
 	{"system_synopsis", "See your state at a glance: state, credits, turns, goals.", Survival, Safe, Pure, false, true, false, api.Loop, nil},
 	{"heartbeat_ping", "Record a sign of life.", Survival, Safe, Idempotent, false, true, false, api.Heartbeat, nil},
 	{"distress_signal", "Ask the outside world for help.", Survival, Dangerous, Keyed, true, false, false, api.Heartbeat, []Param{may("message", maxText, "")}},
-	{"enter_low_compute", "Think with cheaper models from now on.", Survival, Caution, Idempotent, true, false, false, api.Inference, []Param{may("reason", maxText, "")}},
+	{"enter_low_compute", "Think with the cheapest model and shorter prompts from now on; switch_model ends it.", Survival, Caution, Idempotent, true, false, false, api.Inference, []Param{may("reason", maxText, "")}},
 	{"update_genesis_prompt", "Rewrite what you were made for.", SelfMod, Dangerous, Idempotent, true, false, false, api.Loop, []Param{need("new_prompt", maxPrompt, ""), need("reason", maxText, "")}},
 	{"install_mcp_server", "Connect an MCP server whose tools you then have.", SelfMod, Dangerous, Idempotent, true, false, false, api.Loop, []Param{
 		need("name", 64, ""), need("package", maxURL, "a command, or the address of a server"), may("config", maxLong, "a JSON object: args, env, headers"),
@@ -148,7 +148,7 @@ var tools = []Tool{
 		need("to_address", 64, "0x and 40 hex digits"), need("content", maxMessage, ""), may("reply_to", maxName, ""),
 	}},
 	{"list_models", "See the models that you can think with, and their prices.", Conway, Safe, Pure, false, true, false, api.Inference, nil},
-	{"switch_model", "Prefer a model from now on; the answer says what will be used.", Conway, Caution, Idempotent, true, false, false, api.Inference, []Param{need("model_id", maxName, ""), may("reason", maxText, "")}},
+	{"switch_model", "Prefer a model from now on; the answer says what will be used.", Conway, Caution, Idempotent, true, false, false, api.Inference, []Param{need("model_id", maxName, "default: the model of your definition"), may("reason", maxText, "")}},
 	{"check_inference_spending", "See what your thinking has cost.", Financial, Safe, Pure, false, true, false, api.Inference, []Param{may("model", maxName, "default: all"), whole("days", false, 1, 365, "default 1")}},
 	{"search_domains", "Find domain names that can be bought.", Conway, Safe, Pure, false, false, false, api.Treasury, []Param{need("query", maxName, ""), may("tlds", maxName, "separated by commas")}},
 	{"register_domain", "Buy a domain name.", Conway, Dangerous, Keyed, true, false, true, api.Treasury, []Param{need("domain", 253, ""), whole("years", false, 1, 10, "default 1")}},

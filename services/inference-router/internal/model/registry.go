@@ -65,6 +65,10 @@ func (r *Registry) indexShort(short func(string) (string, bool)) {
 	}
 }
 
+// Find is the search for a requested model, see Registry.find. The caller must not change
+// the model.
+func (r *Registry) Find(id string) *Model { return r.find(id) }
+
 // find returns the model with an id, usable or not; nil if there is none. It looks for the
 // id, then with the vendor prefix of OpenRouter (openai/gpt-5-mini), and then with Ollama's
 // default tag (llama3.3:latest).

@@ -82,7 +82,7 @@ func (e *Engine) requestCompletion(ctx context.Context, s *state, ev Events, id 
 		Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, TokenEstimate: p.Tokens, ToolCount: len(m.in.Tools), At: m.completion.StartedAt, After: s.last,
 	})
 	call := api.Complete{
-		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.tier,
+		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.thinksAs(),
 		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools, Run: s.cmd.Run, Deadline: s.answerBy(e.Now()),
 	}
 	if s.attempts > 1 && !m.in.Flushing { // a previous owner may have streamed a part of the answer

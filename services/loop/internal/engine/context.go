@@ -72,6 +72,7 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 	if conv.memo == nil {
 		conv.memo = prompt.NewMemo()
 	}
+	e.readRevisions(ctx, s)
 	var err error
 	m := &promptBuild{paid: conv.Paid, stored: conv.Paid, through: conv.Last.Through}
 	if c.Models != nil {
@@ -88,14 +89,14 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 		Run: s.cmd.Run, Asked: s.input.Text, Words: s.words(), Number: s.number, Warned: s.notice != "", Tools: offered(s.agent, s.tools),
 		Status: func(name string) bool { return s.tools[name].Status }, Memo: conv.memo,
 	}
-	e.window(m, s.agent, s.agent.Model, model)
+	e.window(m, s, s.agent.Model, model)
 	m.offered = m.in.Tools
 	for _, t := range m.offered {
 		if t.Name == NotesTool {
 			m.notes = []api.Tool{t}
 		}
 	}
-	status := prompt.Status(prompt.State{Tier: s.tier, Funds: s.funds, Model: s.agent.Model, Began: s.cmd.AcceptedAt})
+	status := prompt.Status(prompt.State{Tier: s.thinksAs(), Funds: s.funds, Model: s.agent.Model, Began: s.cmd.AcceptedAt})
 	first := ""
 	if s.agent.Turns == 0 && s.total == 0 { // Turns was read when the run began
 		first = prompt.FirstTurn(cmp.Or(s.agent.Message, s.agent.Description))
@@ -113,15 +114,46 @@ func (e *Engine) prepareContext(ctx context.Context, s *state, id string) (*prom
 	return m, m.fit(ctx, e, s, id)
 }
 
+// readRevisions reads the revisions of the agent's sources before they are read, and the
+// agent's choice of a model, which a call of the turn before may have changed. If they cannot
+// be read, the sources read the store, and the choice stays. A replay has the recorded
+// choice, tier and window.
+func (e *Engine) readRevisions(ctx context.Context, s *state) {
+	switch {
+	case e.Recorded != nil:
+	case !s.agent.Revisions.Known && e.Context.Revisions != nil:
+		r, err := e.Context.Revisions(ctx, s.agent.ID)
+		if err != nil {
+			return // treated like a failed source
+		}
+		s.agent.Revisions = r
+		s.agent.Choose(r.Choice)
+	}
+}
+
+// thinksAs returns the tier by which the agent thinks: that of its balance, or at most
+// low_compute if it has chosen that.
+func (s *state) thinksAs() api.Tier {
+	if s.agent.Choice.LowCompute {
+		return s.tier.LowCompute()
+	}
+	return s.tier
+}
+
+// saves reports whether the prompts of the agent are kept short: it has entered low compute,
+// or its credits are low and the model costs money.
+func (s *state) saves(free bool) bool {
+	switch s.tier {
+	case api.TierLow, api.TierCritical, api.TierDead:
+		return s.agent.Choice.LowCompute || !free
+	case api.TierHigh, api.TierNormal, api.TierUnknown:
+	}
+	return s.agent.Choice.LowCompute
+}
+
 // sources reads the layers of the sources. A source that fails is left out, because a
 // prompt without a soul is better than no prompt.
 func (e *Engine) sources(ctx context.Context, a Agent, words string) []Layer {
-	if !a.Revisions.Known && e.Context.Revisions != nil {
-		var err error
-		if a.Revisions, err = e.Context.Revisions(ctx, a.ID); err != nil {
-			a.Revisions = Revisions{} // treated like a failed source
-		}
-	}
 	var out []Layer
 	for _, source := range e.Context.Sources {
 		l, err := layer(ctx, source, a, words)
@@ -255,24 +287,30 @@ func learned(calls []Reported) (string, token.Ratio) {
 }
 
 // window sets the window of the prompt to that of the model that will probably answer:
-// the agent's configured model, or else the model that answered last.
-func (e *Engine) window(m *promptBuild, a Agent, models ...string) {
+// the agent's preferred model, or else the model that answered last. An agent that saves has
+// at most [api.LowComputeWindow] (docs/context.md, Window).
+func (e *Engine) window(m *promptBuild, s *state, models ...string) {
+	a, free := s.agent, false
+	defer func() {
+		if e.Recorded == nil && s.saves(free) {
+			m.in.Window = min(m.in.Window, api.LowComputeWindow)
+		}
+		m.bound()
+	}()
 	m.in.Window = cmp.Or(a.Window, prompt.DefaultWindow)
 	m.in.Reserve = cmp.Or(a.Reserve, prompt.DefaultReserve)
 	m.in.Flush = cmp.Or(a.Flush, prompt.DefaultFlush)
 	for _, id := range models {
 		for _, known := range m.models {
 			if known.ID == id && known.Usable && known.ContextWindow > 0 {
-				m.in.Window = known.ContextWindow
+				m.in.Window, free = known.ContextWindow, known.InputPrice == 0 && known.OutputPrice == 0
 				if a.Window > 0 { // the creator limits the cost of prompts
 					m.in.Window = min(m.in.Window, a.Window)
 				}
-				m.bound()
 				return
 			}
 		}
 	}
-	m.bound()
 }
 
 // bound limits the reserve to a quarter and the flush threshold to half of the window.

@@ -377,6 +377,49 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// TestLowComputeWindow tests that an agent in low compute has a short window, and also one
+// with little money, unless its model is free; and that a recorded prompt has that window
+// again.
+func TestLowComputeWindow(t *testing.T) {
+	t.Parallel()
+	all := models{{ID: "paid", Usable: true, ContextWindow: 100_000, InputPrice: 1}, {ID: "free", Usable: true, ContextWindow: 100_000}}
+	for _, tt := range []struct {
+		model  string
+		choice engine.Choice
+		tier   api.Tier
+		window int64
+		asked  api.Tier
+	}{
+		{"paid", engine.Choice{}, api.TierHigh, 100_000, api.TierHigh},
+		{"paid", engine.Choice{LowCompute: true}, api.TierHigh, api.LowComputeWindow, api.TierLow},
+		{"free", engine.Choice{LowCompute: true}, api.TierHigh, api.LowComputeWindow, api.TierLow},
+		{"paid", engine.Choice{}, api.TierLow, api.LowComputeWindow, api.TierLow},
+		{"paid", engine.Choice{}, api.TierCritical, api.LowComputeWindow, api.TierCritical},
+		{"paid", engine.Choice{LowCompute: true}, api.TierCritical, api.LowComputeWindow, api.TierCritical},
+		{"free", engine.Choice{}, api.TierCritical, 100_000, api.TierCritical},
+		{"paid", engine.Choice{}, api.TierUnknown, 100_000, api.TierUnknown},
+		{"paid", engine.Choice{LowCompute: true}, api.TierUnknown, api.LowComputeWindow, api.TierLow},
+	} {
+		a := ada
+		a.Defined, a.Model = "paid", "paid"
+		tt.choice.Model = tt.model
+		w := enginetest.New(newStore(a), enginetest.Say(says("done")))
+		w.Models = all
+		w.Treasury.Tier = tt.tier
+		w.Revisions = func(context.Context, string) (engine.Revisions, error) {
+			return engine.Revisions{Known: true, Choice: tt.choice}, nil
+		}
+		run(t, w, command)
+		ref, _, err := w.Store.Prompt(t.Context(), engine.ID(command.Run, 1))
+		if err != nil || ref.Window != tt.window || ref.Tier != tt.asked {
+			t.Errorf("%+v: got a window of %d and the tier %s, %v", tt, ref.Window, ref.Tier, err)
+		}
+		if got := w.Router.Requests()[0]; got.Tier != tt.asked || got.Model != tt.model {
+			t.Errorf("%+v: asked %s in tier %s", tt, got.Model, got.Tier)
+		}
+	}
+}
+
 // TestLearned tests that the reported tokens correct the next estimate.
 func TestLearned(t *testing.T) {
 	t.Parallel()

@@ -37,7 +37,7 @@ func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 		return nil, err
 	}
 	now := e.Now().UnixMicro()
-	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.tier, s.agent.State), now)
+	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.thinksAs(), s.agent.State), now)
 	end := e.endOf(s, &rec, now)
 	e.Ending(ctx, now)
 	if err := e.persistTurn(ctx, s, &rec, end); err != nil {
@@ -83,7 +83,7 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 		}
 		t.Calls = append(t.Calls, cs)
 	}
-	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.tier}
+	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.thinksAs()}
 }
 
 // endOf returns the end of the run if the turn to be persisted is the last, and nil
@@ -200,7 +200,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 			Trace: trace.SpanContextFromContext(ctx).TraceID().String(),
 		}
 	}
-	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.tier, s.agent.State), now)
+	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.thinksAs(), s.agent.State), now)
 	rec.Counters = e.failed(s, end, w)
 	end.Turns, end.Cost = s.total+1, s.cost+rec.Turn.Cost
 	// If treasury is unavailable, the router settles the cost later.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -15,7 +16,9 @@ type Agent struct {
 	Description                string
 	Message                    string // from the creator, shown to the model in the agent's first turn
 	Genesis                    string // body of the AGENT.md
-	Model                      string
+	Model                      string // preferred by the agent's choice, or else Defined
+	Defined                    string `json:",omitempty"` // preferred by its definition
+	Choice                     Choice `json:",omitzero"`
 	Tools                      []string
 	MaxTurns, MaxCalls         int // per run and per turn
 	Network                    bool
@@ -35,7 +38,19 @@ type Revisions struct {
 	Known bool
 	Soul  string // hash of the latest version; "" if there is none
 	Goal  string // active goal and the number of its last change; "" if no goal is active
+	// Choice is not a revision: it is read with them, so that it applies to the next model
+	// call.
+	Choice Choice `json:",omitzero"`
 }
+
+// Choice is how an agent has chosen to think, see [api.ChooseModel].
+type Choice struct {
+	Model      string // "": that of the definition
+	LowCompute bool
+}
+
+// Choose applies a choice to the agent.
+func (a *Agent) Choose(c Choice) { a.Choice, a.Model = c, cmp.Or(c.Model, a.Defined) }
 
 // Record holds a turn with its run and the sequence of the journal entry that it
 // includes.

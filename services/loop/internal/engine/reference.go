@@ -77,7 +77,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Refe
 	r := &Reference{
 		Wire: e.Recorded == nil || e.Recorded.Wire(), Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
-		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.tier, State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
+		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.thinksAs(), State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}
 	var err error
 	if r.Hash, err = r.hash(p.Messages, m.messages); err != nil {

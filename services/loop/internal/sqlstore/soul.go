@@ -26,17 +26,18 @@ func (s Memory) Souls(ctx context.Context, agent string, limit int) ([]soul.Vers
 }
 
 // revisions returns the columns of [engine.Revisions] for the agent that an SQL expression
-// names: the hash of the latest soul, and the active goal with the number of its last
-// change. An agent has at most one active goal.
+// names: the hash of the latest soul, the active goal with the number of its last change, and
+// the agent's choice of a model. An agent has at most one active goal.
 func revisions(agent string) string {
 	return `coalesce((select content_hash from soul_history where agent = ` + agent + ` order by version desc limit 1), ''),
-		coalesce((select id || ' ' || cast(seq as text) from goals where agent = ` + agent + ` and status = 'active'), '')`
+		coalesce((select id || ' ' || cast(seq as text) from goals where agent = ` + agent + ` and status = 'active'), ''),
+		coalesce((select chosen_model from agents where id = ` + agent + `), ''), coalesce((select low_compute from agents where id = ` + agent + `), 0)`
 }
 
-// Revisions returns the revisions of an agent's soul and active goal.
+// Revisions returns the revisions of an agent's soul and active goal, and its choice.
 func (s Memory) Revisions(ctx context.Context, agent string) (engine.Revisions, error) {
 	r := engine.Revisions{Known: true}
-	err := s.db.QueryRowContext(ctx, `select `+revisions(`$1`), agent).Scan(&r.Soul, &r.Goal)
+	err := s.db.QueryRowContext(ctx, `select `+revisions(`$1`), agent).Scan(&r.Soul, &r.Goal, &r.Choice.Model, &r.Choice.LowCompute)
 	return r, err
 }
 

@@ -91,7 +91,7 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 				}
 			}
 			tx.Queue(ctx, `update agents set name = $2, source = $3, definition = $4, version = version + 1,
-				state_seq = state_seq + 1, updated_at = $5 where id = $1`, id, d.Name, source, string(def), at)
+				state_seq = state_seq + 1, updated_at = $5, chosen_model = '', low_compute = 0 where id = $1`, id, d.Name, source, string(def), at)
 		}
 		out.Changed = true
 		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id)); err != nil {
@@ -111,12 +111,12 @@ func announce(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged) error {
 	return outbox.Add(ctx, tx, "agent_state/"+c.Agent+"/"+strconv.FormatInt(c.Seq, 10), *c)
 }
 
-const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at, main_session, mail_session from agents where deleted_at = 0`
+const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at, main_session, mail_session, chosen_model, low_compute from agents where deleted_at = 0`
 
 func agentRow(r sqldb.Scanner) (api.Agent, error) {
 	var a api.Agent
 	var d agent.Definition
-	err := r.Scan(&a.ID, &a.Name, &a.Address, sqldb.JSON(&d), &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail)
+	err := r.Scan(&a.ID, &a.Name, &a.Address, sqldb.JSON(&d), &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail, &a.Chosen, &a.LowCompute)
 	if err != nil {
 		return a, missing(err, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: agentsNext})
 	}
@@ -170,7 +170,7 @@ func (s *Store) definition(ctx context.Context, q sqldb.Querier, id string) (eng
 }
 
 // definitionColumns are the columns of table agents, with alias a, of a definitionRow.
-const definitionColumns = `a.name, a.address, a.state, a.definition, a.turns, coalesce((` + ownGenesis + `), '')`
+const definitionColumns = `a.name, a.address, a.state, a.definition, a.turns, coalesce((` + ownGenesis + `), ''), a.chosen_model, a.low_compute`
 
 type definitionRow struct {
 	engine.Agent        // with its columns only
@@ -178,7 +178,7 @@ type definitionRow struct {
 }
 
 func (r *definitionRow) columns() []any {
-	return []any{&r.Name, &r.Address, &r.State, &r.definition, &r.Turns, &r.Genesis}
+	return []any{&r.Name, &r.Address, &r.State, &r.definition, &r.Turns, &r.Genesis, &r.Choice.Model, &r.Choice.LowCompute}
 }
 
 // agentOf makes an [engine.Agent] from a row. A genesis prompt that the agent itself has
@@ -190,7 +190,8 @@ func (s *Store) agentOf(id string, row definitionRow) (engine.Agent, error) {
 	}
 	a := row.Agent
 	a.ID, a.Workspace, a.Genesis = id, s.Workspace(id), cmp.Or(a.Genesis, d.Body)
-	a.Creator, a.Description, a.Model, a.Tools, a.Autonomous, a.Message = d.Creator, d.Description, d.Model, d.Tools, d.Autonomy, d.Message
+	a.Creator, a.Description, a.Defined, a.Tools, a.Autonomous, a.Message = d.Creator, d.Description, d.Model, d.Tools, d.Autonomy, d.Message
+	a.Choose(a.Choice)
 	a.Window, a.Reserve, a.Flush = int64(d.Context.Window), int64(d.Context.Reserve), int64(d.Context.Flush)
 	a.MaxTurns, a.MaxCalls, a.Network = d.Limits.MaxTurns, d.Limits.MaxToolCalls, d.Sandbox.Network
 	a.ExecTimeoutS, a.RunTimeoutS = int(d.Sandbox.Timeout.Seconds()), int(d.Limits.Timeout.Seconds())

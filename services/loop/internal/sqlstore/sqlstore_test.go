@@ -107,7 +107,7 @@ func TestApply(t *testing.T) {
 		k, err := s.Known(t.Context(), enginetest.Command("ada", "r1"))
 		must(t, err)
 		wantAgent := engine.Agent{
-			ID: "ada", Name: "ADA", Address: "0xAD", Creator: "0xCD", Description: "Counts.", Genesis: "Be kind.", Model: "m",
+			ID: "ada", Name: "ADA", Address: "0xAD", Creator: "0xCD", Description: "Counts.", Genesis: "Be kind.", Model: "m", Defined: "m",
 			Tools: []string{"look"}, MaxTurns: 25, MaxCalls: 10, ExecTimeoutS: 30, RunTimeoutS: 600, Workspace: "/data/ada", State: api.StateSleeping,
 		}
 		if diff := cmp.Diff(wantAgent, k.Agent); diff != "" {

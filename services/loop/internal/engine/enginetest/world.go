@@ -41,6 +41,8 @@ type World struct {
 	Sources []engine.Source
 	Memory  engine.Memory
 	Models  engine.Models
+	// Revisions is [engine.Context.Revisions]; nil: the sources always read the store.
+	Revisions func(ctx context.Context, agent string) (engine.Revisions, error)
 	// Lossy buffers posted events in the owner until Wait, so that a crash loses them.
 	Lossy bool
 
@@ -142,6 +144,7 @@ func (w *World) Engine() (*engine.Engine, engine.Events) {
 		},
 	}
 	e.Context.Sources, e.Context.Memory, e.Context.Models, e.Context.Store = w.Sources, w.Memory, w.Models, store
+	e.Context.Revisions = w.Revisions
 	return e, &events{stream: w.Stream, lossy: w.Lossy}
 }
 
