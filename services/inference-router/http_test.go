@@ -48,7 +48,21 @@ type said struct {
 
 type openaiCaller struct{ c openai.Client }
 
+// shapeSchema is the schema of the answers to calls with the text [shape].
+var shapeSchema = map[string]any{"type": "object", "properties": map[string]any{}, "additionalProperties": false}
+
 func (o openaiCaller) params(model, text string) openai.ChatCompletionNewParams {
+	if text == shape {
+		return openai.ChatCompletionNewParams{
+			Model: model, User: openai.String("lucky"),
+			Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage([]openai.ChatCompletionContentPartUnionParam{
+				openai.TextContentPart(text), openai.ImageContentPart(openai.ChatCompletionContentPartImageImageURLParam{URL: "data:image/gif;base64," + dotBase64}),
+			})},
+			ResponseFormat: openai.ChatCompletionNewParamsResponseFormatUnion{OfJSONSchema: &shared.ResponseFormatJSONSchemaParam{
+				JSONSchema: shared.ResponseFormatJSONSchemaJSONSchemaParam{Name: "n", Schema: shapeSchema, Strict: openai.Bool(true)},
+			}},
+		}
+	}
 	return openai.ChatCompletionNewParams{
 		Model: model, User: openai.String("lucky"), Messages: []openai.ChatCompletionMessageParamUnion{openai.SystemMessage("be brief"), openai.UserMessage(text)},
 		Tools: []openai.ChatCompletionToolUnionParam{openai.ChatCompletionFunctionTool(shared.FunctionDefinitionParam{Name: "look", Parameters: shared.FunctionParameters{"type": "object"}})},
@@ -101,6 +115,17 @@ func (o openaiCaller) status(err error) (int, string) {
 type responsesCaller struct{ openaiCaller }
 
 func (o responsesCaller) params(model, text string) responses.ResponseNewParams {
+	if text == shape {
+		image := responses.ResponseInputContentParamOfInputImage(responses.ResponseInputImageDetailAuto)
+		image.OfInputImage.ImageURL = openai.String("data:image/gif;base64," + dotBase64)
+		return responses.ResponseNewParams{
+			Model: model, User: openai.String("lucky"),
+			Input: responses.ResponseNewParamsInputUnion{OfInputItemList: responses.ResponseInputParam{responses.ResponseInputItemParamOfMessage(
+				responses.ResponseInputMessageContentListParam{responses.ResponseInputContentParamOfInputText(text), image}, responses.EasyInputMessageRoleUser,
+			)}},
+			Text: responses.ResponseTextConfigParam{Format: responses.ResponseFormatTextConfigParamOfJSONSchema("n", shapeSchema)},
+		}
+	}
 	return responses.ResponseNewParams{
 		Model: model, User: openai.String("lucky"), Instructions: openai.String("be brief"),
 		Input: responses.ResponseNewParamsInputUnion{OfString: openai.String(text)},
@@ -165,6 +190,13 @@ func (o responsesCaller) stream(ctx context.Context, model, text string, first f
 type anthropicCaller struct{ c anthropic.Client }
 
 func (a anthropicCaller) params(model, text string) anthropic.MessageNewParams {
+	if text == shape {
+		return anthropic.MessageNewParams{
+			Model: model, MaxTokens: 100, Metadata: anthropic.MetadataParam{UserID: anthropic.String("lucky")},
+			Messages:     []anthropic.MessageParam{anthropic.NewUserMessage(anthropic.NewTextBlock(text), anthropic.NewImageBlockBase64("image/gif", dotBase64))},
+			OutputConfig: anthropic.OutputConfigParam{Format: anthropic.JSONOutputFormatParam{Schema: shapeSchema}},
+		}
+	}
 	return anthropic.MessageNewParams{
 		Model: model, MaxTokens: 100, System: []anthropic.TextBlockParam{{Text: "be brief"}},
 		Metadata: anthropic.MetadataParam{UserID: anthropic.String("lucky")},
@@ -274,6 +306,7 @@ func TestSurfaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			testSurface(t, surfaceWords[name], open)
+			testShape(t, open)
 		})
 	}
 }

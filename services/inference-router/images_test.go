@@ -1,7 +1,6 @@
 package router_test
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -17,13 +16,19 @@ import (
 	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
-// dot is an image of one pixel.
-const dot = "GIF89a\x01\x00\x01\x00\x00\x00\x00"
+// dot is an image of one pixel, and dotBase64 its encoding.
+const (
+	dot       = "GIF89a\x01\x00\x01\x00\x00\x00\x00"
+	dotBase64 = "R0lGODlhAQABAAAAAA=="
+)
 
-// watching runs a provider that stores the last message of each request.
-func watching(t *testing.T) (string, <-chan api.ChatMessage) {
+// shape is the text of a call with an image and a format of the answer.
+const shape = "shape"
+
+// watching runs a provider that sends each request that it receives.
+func watching(t *testing.T) (string, <-chan openaitest.Request) {
 	t.Helper()
-	seen := make(chan api.ChatMessage, 16)
+	seen := make(chan openaitest.Request, 16)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
 			openaitest.WriteModels(w, openaitest.Model{}, "m", "n")
@@ -34,7 +39,7 @@ func watching(t *testing.T) (string, <-chan api.ChatMessage) {
 			openaitest.WriteError(w, http.StatusBadRequest, openaitest.Error{Message: err.Error()})
 			return
 		}
-		seen <- req.Messages[len(req.Messages)-1]
+		seen <- req
 		out := openaitest.NewStream(w, "id", req.Model, 0)
 		out.Text("a dot")
 		out.Finish("stop")
@@ -44,6 +49,36 @@ func watching(t *testing.T) (string, <-chan api.ChatMessage) {
 	return srv.URL + "/v1", seen
 }
 
+// last returns the last message of a request.
+func last(r openaitest.Request) api.ChatMessage { return r.Messages[len(r.Messages)-1] }
+
+// testShape makes a plain and a streamed call with an image and a format of the answer,
+// which the callers send for the text "shape", and checks that the provider receives both.
+func testShape(t *testing.T, open func(base, key string) caller) {
+	t.Helper()
+	url, seen := watching(t)
+	w := withBalances(t, start(t, &provider{url: url}, map[string]string{"ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000/vision"}))
+	c := open(w.HTTP, w.Token)
+	for kind, call := range map[string]func() (said, error){
+		"plain":  func() (said, error) { return c.plain(t.Context(), "m", shape) },
+		"stream": func() (said, error) { return c.stream(t.Context(), "m", shape, nil) },
+	} {
+		got, err := call()
+		if err != nil || got.text != "a dot" {
+			t.Errorf("%s with an image and a format: got %+v, %v", kind, got, err)
+			continue
+		}
+		req := <-seen
+		want := api.ChatMessage{Role: chat.User, Content: shape, Images: []api.Image{{At: len(shape), MediaType: "image/gif", Data: []byte(dot)}}}
+		if diff := cmp.Diff(want, last(req)); diff != "" {
+			t.Errorf("%s: the image (-want +got):\n%s", kind, diff)
+		}
+		if format := string(req.ResponseFormat); !strings.Contains(format, `"type":"json_schema"`) || !strings.Contains(format, `"additionalProperties":false`) {
+			t.Errorf("%s: got the format %s", kind, format)
+		}
+	}
+}
+
 // TestImages checks that the images of a call reach the provider at their places over each
 // surface, that only a model that sees images is called, and that the others are refused
 // with the reason.
@@ -51,7 +86,6 @@ func TestImages(t *testing.T) {
 	t.Parallel()
 	url, seen := watching(t)
 	w := withBalances(t, start(t, &provider{url: url}, map[string]string{"ANIMA_INFERENCE_ROUTER_MODELS": "n=0/0/128000,m=0/0/128000/vision"}))
-	inline := base64.StdEncoding.EncodeToString([]byte(dot))
 	want := api.ChatMessage{Role: chat.User, Content: "one\ntwo", Images: []api.Image{{At: 3, MediaType: "image/gif", Data: []byte(dot)}, {At: 7, URL: "https://host/a"}}}
 	call := request("images", "")
 	call.Model, call.Messages = "n", []api.ChatMessage{{Role: chat.System, Content: "be brief"}, want}
@@ -59,13 +93,13 @@ func TestImages(t *testing.T) {
 	encoded.ID, encoded.Messages, encoded.Tools = "encoded", nil, nil
 	for name, ask := range map[string]func() (int, string){
 		"chat completions": func() (int, string) {
-			return post(t, w, "/v1/chat/completions", `{"model":"n","messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,`+inline+`"}},{"type":"text","text":"two"},{"type":"image_url","image_url":{"url":"https://host/a"}}]}]}`, "Anima-Agent", "lucky")
+			return post(t, w, "/v1/chat/completions", `{"model":"n","messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,`+dotBase64+`"}},{"type":"text","text":"two"},{"type":"image_url","image_url":{"url":"https://host/a"}}]}]}`, "Anima-Agent", "lucky")
 		},
 		"responses": func() (int, string) {
-			return post(t, w, "/v1/responses", `{"model":"n","input":[{"role":"user","content":[{"type":"input_text","text":"one"},{"type":"input_image","image_url":"data:image/gif;base64,`+inline+`"},{"type":"input_text","text":"two"},{"type":"input_image","image_url":"https://host/a"}]}]}`, "Anima-Agent", "lucky")
+			return post(t, w, "/v1/responses", `{"model":"n","input":[{"role":"user","content":[{"type":"input_text","text":"one"},{"type":"input_image","image_url":"data:image/gif;base64,`+dotBase64+`"},{"type":"input_text","text":"two"},{"type":"input_image","image_url":"https://host/a"}]}]}`, "Anima-Agent", "lucky")
 		},
 		"messages": func() (int, string) {
-			return post(t, w, "/anthropic/v1/messages", `{"model":"n","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"image","source":{"type":"base64","media_type":"image/gif","data":"`+inline+`"}},{"type":"text","text":"two"},{"type":"image","source":{"type":"url","url":"https://host/a"}}]}]}`, "Anima-Agent", "lucky")
+			return post(t, w, "/anthropic/v1/messages", `{"model":"n","max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"one"},{"type":"image","source":{"type":"base64","media_type":"image/gif","data":"`+dotBase64+`"}},{"type":"text","text":"two"},{"type":"image","source":{"type":"url","url":"https://host/a"}}]}]}`, "Anima-Agent", "lucky")
 		},
 		"NATS": func() (int, string) {
 			c, _, err := complete(t, w.Bus, call)
@@ -90,7 +124,7 @@ func TestImages(t *testing.T) {
 			t.Errorf("%s: got %d %s", name, status, body)
 			continue
 		}
-		if diff := cmp.Diff(want, <-seen); diff != "" {
+		if diff := cmp.Diff(want, last(<-seen)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

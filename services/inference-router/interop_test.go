@@ -38,9 +38,11 @@ func TestNodeClients(t *testing.T) {
 	for protocol, words := range surfaceWords {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			testSurface(t, words, func(base, key string) caller {
+			open := func(base, key string) caller {
 				return nodeCaller{dir: dir, protocol: protocol, env: append(os.Environ(), "BASE_URL="+base, "API_KEY="+key)}
-			})
+			}
+			testSurface(t, words, open)
+			testShape(t, open)
 		})
 	}
 }

@@ -69,7 +69,9 @@ func (p openAIPart) image() (api.Image, error) {
 		address, p.Detail = object.URL, object.Detail
 	}
 	picture, err := chat.ImageOf(address)
-	picture.Detail = p.Detail
+	if p.Detail != "auto" { // the default
+		picture.Detail = p.Detail
+	}
 	return picture, err
 }
 

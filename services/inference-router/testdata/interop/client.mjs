@@ -17,6 +17,11 @@ function first() {
   isFirst = false
 }
 
+// The text "shape" is sent with an image and a format of the answer.
+const dot = 'R0lGODlhAQABAAAAAA=='
+const schema = { type: 'object', properties: {}, additionalProperties: false }
+const shaped = (params) => (text === 'shape' ? params : {})
+
 const openai = () => new OpenAI({ baseURL: base + '/v1', apiKey, maxRetries: 0 })
 
 const protocols = {
@@ -24,6 +29,10 @@ const protocols = {
     const params = {
       model, user: 'lucky', messages: [{ role: 'system', content: 'be brief' }, { role: 'user', content: text }],
       tools: [{ type: 'function', function: { name: 'look', parameters: { type: 'object' } } }],
+      ...shaped({
+        messages: [{ role: 'user', content: [{ type: 'text', text }, { type: 'image_url', image_url: { url: 'data:image/gif;base64,' + dot } }] }],
+        response_format: { type: 'json_schema', json_schema: { name: 'n', schema, strict: true } }, tools: undefined,
+      }),
     }
     let answer
     if (kind === 'plain') {
@@ -44,6 +53,10 @@ const protocols = {
     const params = {
       model, user: 'lucky', instructions: 'be brief', input: text,
       tools: [{ type: 'function', name: 'look', parameters: { type: 'object' }, strict: false }],
+      ...shaped({
+        input: [{ role: 'user', content: [{ type: 'input_text', text }, { type: 'input_image', detail: 'auto', image_url: 'data:image/gif;base64,' + dot }] }],
+        text: { format: { type: 'json_schema', name: 'n', schema, strict: true } }, tools: undefined,
+      }),
     }
     let answer
     if (kind === 'plain') {
@@ -66,6 +79,10 @@ const protocols = {
     const params = {
       model, max_tokens: 100, system: 'be brief', metadata: { user_id: 'lucky' }, messages: [{ role: 'user', content: text }],
       tools: [{ name: 'look', input_schema: { type: 'object' } }],
+      ...shaped({
+        messages: [{ role: 'user', content: [{ type: 'text', text }, { type: 'image', source: { type: 'base64', media_type: 'image/gif', data: dot } }] }],
+        output_config: { format: { type: 'json_schema', schema } }, tools: undefined,
+      }),
     }
     let answer
     if (kind === 'plain') {
