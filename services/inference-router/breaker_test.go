@@ -282,6 +282,10 @@ func TestRoutersShareTheirHealth(t *testing.T) {
 			t.Fatal("the other router does not report an open breaker")
 		}
 	}
+	found, _ := listed(t, one.Bus)
+	if m := found["m"]; m.Breaker != "open" || m.BreakerUntil == 0 || !strings.Contains(m.BreakerReason, "503") || !m.Usable {
+		t.Errorf("the list of models has %+v, want an open breaker with its end and cause", m)
+	}
 	status, after := post(two)
 	if n, err := strconv.Atoi(after); status != http.StatusServiceUnavailable || err != nil || n < 1 || n > 10 {
 		t.Errorf("the other router: got status %d, Retry-After %q; want 503 and up to 10 s", status, after)

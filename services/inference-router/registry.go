@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
@@ -23,7 +24,7 @@ func (c *catalog) open(ctx context.Context, b *bus.Bus) error {
 		return err
 	}
 	c.owner = b.Owner()
-	baseline := append(model.Baseline(), model.Claude()...)
+	baseline := slices.Concat(model.Baseline(), model.Claude(), model.Groq())
 	if _, _, err := c.store.ChangeRegistry(ctx, func(s registry.State) (registry.Changes, error) {
 		return registry.Seed(s, baseline, c.now().UnixMicro()), nil
 	}); err != nil {

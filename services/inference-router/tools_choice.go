@@ -77,6 +77,9 @@ func (h *handlers) toolLowCompute(ctx context.Context, c executor.Call) (string,
 func (h *handlers) checkChoice(id string) error {
 	var usable []string
 	why := "there is no such model"
+	if model.IsClass(id) {
+		return nil
+	}
 	m := h.models.Registry().Find(id)
 	if m != nil {
 		if why = h.models.shown(*m).Why; why == "" {

@@ -11,7 +11,7 @@ import (
 type Query struct {
 	Tier   api.Tier
 	Task   api.Task
-	Model  string // requested by the caller; a preference
+	Model  string // requested by the caller, or a class; a preference
 	Prompt int64  // estimated tokens of the prompt without its tools
 	Tools  int64  // estimated tokens of the tools of the prompt; 0: it has none
 	Images int64  // number of images in the prompt; Prompt includes their tokens
@@ -69,7 +69,9 @@ func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
 	route.Tier, route.Task, route.Timeout = q.Tier, q.Task, Timeout(q.Task)
 	route.Served, route.MaxTokens, route.Ceiling, route.Budget = len(cell.Models) > 0, cell.MaxTokens, int64(cell.Ceiling), q.Budget
 	route.Candidates = route.first[:0]
-	if q.Model != "" {
+	if IsClass(q.Model) {
+		route.addClass(r, q.Model, &q)
+	} else if q.Model != "" {
 		if m := r.find(q.Model); m != nil {
 			route.add(m, slices.Contains(cell.Models, q.Model) || slices.Contains(cell.Models, m.ID), &q)
 		} else {
@@ -111,7 +113,7 @@ func (r *Route) add(m *Model, ofCell bool, q *Query) {
 	}
 	// The requested model, which is the first one, is called in spite of the tools: the
 	// caller has named it.
-	c.Without = q.Tools > 0 && !m.Tools && q.Model != "" && len(r.Candidates) == 0
+	c.Without = q.Tools > 0 && !m.Tools && q.Model != "" && !IsClass(q.Model) && len(r.Candidates) == 0
 	c.Reason = r.check(&c, q)
 	r.Candidates = append(r.Candidates, c)
 }

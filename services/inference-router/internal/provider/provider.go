@@ -44,6 +44,9 @@ type Listed struct {
 	Priced        bool   // the provider reports both prices
 	InputPrice    int64  // micro-USD per million tokens
 	OutputPrice   int64  // micro-USD per million tokens
+	CachedPrice   int64  // of prompt tokens read from the cache; 0: not given
+	WritePrice    int64  // of prompt tokens written to the cache; 0: not given
+	ReasonPrice   int64  // of answer tokens that are not part of the text; 0: not given
 	NoTools       bool   // the provider reports that the model takes no tool definitions
 	Vision        bool   // the provider reports that the model sees images
 	NotChat       bool   // for embeddings, images or speech, not for conversations

@@ -93,7 +93,9 @@ func Refresh(s State, name, url string, list []provider.Listed, now int64) (Chan
 		}
 		price := Price{
 			Provider: name, ID: l.ID, Lifecycle: api.LifeDiscovered, URL: url, From: now,
-			Prices: api.Prices{Input: api.Micros(l.InputPrice), Output: api.Micros(l.OutputPrice)},
+			Prices: api.Prices{
+				Input: api.Micros(l.InputPrice), Output: api.Micros(l.OutputPrice), Cached: api.Micros(l.CachedPrice), Write: api.Micros(l.WritePrice), Reasoning: api.Micros(l.ReasonPrice),
+			},
 		}
 		if !l.Priced || price.Prices.Fault() != "" {
 			continue

@@ -142,6 +142,9 @@ func (e entry) listed() provider.Listed {
 	out, outOK := e.price("completion", "output_per_million", "output_per_1m_tokens_usd")
 	if inOK && outOK && nothing(e.Pricing["request"]) {
 		m.Priced, m.InputPrice, m.OutputPrice = true, in, out
+		m.CachedPrice, _ = e.price("input_cache_read")
+		m.WritePrice, _ = e.price("input_cache_write")
+		m.ReasonPrice, _ = e.price("internal_reasoning")
 	}
 	return m
 }

@@ -32,7 +32,7 @@ func TestLists(t *testing.T) {
 		},
 		"OpenRouter": {
 			map[string]string{"/v1/models": `{"data":[
-				{"id":"a/one","context_length":200000,"pricing":{"prompt":"0.00000125","completion":"0.00001","request":"0","image":"0"},"top_provider":{"context_length":128000,"max_completion_tokens":16384},"architecture":{"input_modalities":["text","image"],"output_modalities":["text"]},"supported_parameters":["tools","max_tokens"]},
+				{"id":"a/one","context_length":200000,"pricing":{"prompt":"0.00000125","completion":"0.00001","request":"0","image":"0","input_cache_read":"0.000000125","input_cache_write":"0.0000015625","internal_reasoning":"0.00002"},"top_provider":{"context_length":128000,"max_completion_tokens":16384},"architecture":{"input_modalities":["text","image"],"output_modalities":["text"]},"supported_parameters":["tools","max_tokens"]},
 				{"id":"a/free:free","context_length":8000,"pricing":{"prompt":"0","completion":"0"},"supported_parameters":["max_tokens"]},
 				{"id":"openrouter/auto","context_length":2000000,"pricing":{"prompt":"-1","completion":"-1"}},
 				{"id":"a/each","pricing":{"prompt":"0.000001","completion":"0.000001","request":"0.01"}},
@@ -41,7 +41,7 @@ func TestLists(t *testing.T) {
 				{"id":"a/fine","pricing":{"prompt":"0.0000000000001","completion":"0.000000075"}},
 				{"id":"a/picture","pricing":{"prompt":"0","completion":"0"},"architecture":{"output_modalities":["image"]}}]}`},
 			[]provider.Listed{
-				{ID: "a/one", ContextWindow: 128000, MaxOutput: 16384, Vision: true, Priced: true, InputPrice: 1_250_000, OutputPrice: 10_000_000},
+				{ID: "a/one", ContextWindow: 128000, MaxOutput: 16384, Vision: true, Priced: true, InputPrice: 1_250_000, OutputPrice: 10_000_000, CachedPrice: 125_000, WritePrice: 1_562_500, ReasonPrice: 20_000_000},
 				{ID: "a/free:free", ContextWindow: 8000, Priced: true, NoTools: true},
 				{ID: "openrouter/auto", ContextWindow: 2000000},
 				{ID: "a/each"},
