@@ -86,8 +86,9 @@ mutate: postgres ## Change safety code, one place at a time, and list the change
 trace-faults: ## Stop services and NATS during 1,000 turns and check every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
-interop: ## Test the HTTP surfaces with the official clients for Go and Node (needs node and npm)
+interop: ## Test the HTTP surfaces with the official clients for Go and Node, and x402 with the official packages (needs node and npm)
 	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^(TestSurfaces|TestNodeClients)$$' ./services/inference-router | grep -v level=
+	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^TestX402Interop$$' ./services/treasury | grep -v level=
 
 interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/path/to/ollama)
 	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'OLLAMA is not set: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
@@ -127,7 +128,7 @@ tidy: ## Tidy every go.mod
 verify: ## Check each module without the workspace: it builds, is tidy, and has the same versions
 	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
-	@for m in e2e services/inference-router; do (cd $$m && GOWORK=off go vet -tags interop ./...) || exit 1; done
+	@for m in e2e services/inference-router services/treasury; do (cd $$m && GOWORK=off go vet -tags interop ./...) || exit 1; done
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "the go.mod, go.sum or go.work files are out of date: run make tidy"; exit 1; }
 

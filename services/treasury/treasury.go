@@ -38,6 +38,10 @@ type Config struct {
 	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
 	SignerProtocol string        `env:"signer_protocol" help:"protocol of the remote signer: clef or web3signer"`
 
+	RPCURL     config.Secret `env:"rpc_url" help:"HTTP address of the JSON-RPC of the chain; empty: treasury has no chain and no USDC. It is never logged, because it may contain a key"`
+	RPCTimeout time.Duration `env:"rpc_timeout" help:"timeout of one request to the chain"`
+	Network    string        `env:"network" help:"network of the RPC: base, base-sepolia or dev"`
+
 	X402
 }
 
@@ -55,7 +59,7 @@ func (c *Config) Validate() error {
 }
 
 // Service is the definition of treasury for package host.
-var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}}, sqlstore.Migrations(), run)
+var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base", X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -93,7 +97,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	}
 	defer h.outside.close()
 	h.creditsRoutes(env.HTTP)
-	closePayments, err := openX402(env, cfg.X402, h, store, wallets, accounts, nil)
+	link, closeLink, err := openLink(ctx, env, cfg, wallets)
+	if err != nil {
+		return err
+	}
+	defer closeLink()
+	closePayments, err := openX402(env, cfg.X402, h, store, wallets, accounts, link)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/safehttp"
 
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/facilitator"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/pay"
@@ -27,7 +28,7 @@ import (
 type X402 struct {
 	Max         int64         `env:"x402_max" help:"most that an agent may pay for one request, in micro-USD"`
 	Private     bool          `env:"x402_private" help:"let agents pay servers over http, on this machine and in private networks; for development only"`
-	PayTo       string        `env:"x402_pay_to" help:"address that receives the USDC for credits; empty: no credits are sold"`
+	PayTo       string        `env:"x402_pay_to" help:"address that receives the USDC for credits; empty: the wallet that pays the fees of the facilitator"`
 	SettleFirst int64         `env:"x402_settle_first" help:"price in micro-USD from which a payment for a route is settled before the route is served"`
 	Facilitator string        `env:"x402_facilitator" help:"address of the facilitator that settles payments for credits; empty: the built-in one"`
 	Token       config.Secret `env:"x402_facilitator_token" help:"bearer token for the facilitator"`
@@ -54,20 +55,43 @@ type chainLink interface {
 	pay.Chain
 }
 
+// openLink returns the access to the configured network and a function that closes it;
+// nil without one. It makes no request: a dev chain starts with the first.
+func openLink(ctx context.Context, env *host.Env, cfg Config, wallets wallet.Signer) (chainLink, func(), error) {
+	if cfg.RPCURL.Reveal() == "" {
+		return nil, func() {}, nil
+	}
+	network, err := chain.Find(cfg.Network)
+	if err != nil {
+		return nil, nil, fmt.Errorf("ANIMA_TREASURY_NETWORK: %w", err)
+	}
+	client, err := chain.NewClient(chain.Options{URL: cfg.RPCURL, Network: network, Now: env.Now, Timeout: cfg.RPCTimeout})
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := chain.NewSubmitter(ctx, client, wallets)
+	if err != nil { // a remote signer that is not reachable does not stop the ledger
+		env.Log.WarnContext(ctx, "nothing is paid in USDC until the next start, because the wallet for fees cannot be opened", "err", err)
+		client.Close()
+		return nil, func() {}, nil
+	}
+	return s, client.Close, nil
+}
+
 // openX402 adds the routes of payments over HTTP 402 and sets the payer of h. Without a
 // chain, which is nil then, there are neither. The function that it returns closes the
 // clients.
-func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, wallets wallet.Signer, accounts *ledger.Ledger, chain chainLink) (func(), error) {
+func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, wallets wallet.Signer, accounts *ledger.Ledger, link chainLink) (func(), error) {
 	h.payments = store
 	tel, err := newPaymentInstruments(env.Meter)
-	if err != nil || chain == nil {
+	if err != nil || link == nil {
 		return func() {}, err
 	}
 	h.payer = pay.New(pay.Options{
-		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: chain, Networks: x402.Networks{chain.Network()},
+		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
 		Max: api.Micros(cfg.Max), Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
 	})
-	settler := facilitator.New(store, env.Log, env.Now, chain)
+	settler := facilitator.New(store, env.Log, env.Now, link)
 	facilitatorRoutes(env.HTTP, settler, cfg.Public)
 	closeAll := h.payer.Close
 	o := paywall.Options{
@@ -79,8 +103,10 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 		o.Facilitator = &facilitator.Remote{URL: cfg.Facilitator, Client: client, Token: cfg.Token.Reveal()}
 		closeAll = func() { h.payer.Close(); client.CloseIdleConnections() }
 	}
+	payTo := link.Signer()
 	if cfg.PayTo != "" {
-		(&shop{handlers: h, network: chain.Network(), payTo: common.HexToAddress(cfg.PayTo)}).routes(env.HTTP, o)
+		payTo = common.HexToAddress(cfg.PayTo)
 	}
+	(&shop{handlers: h, network: link.Network(), payTo: payTo}).routes(env.HTTP, o)
 	return closeAll, nil
 }

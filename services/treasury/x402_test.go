@@ -1,0 +1,125 @@
+package treasury_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"maps"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/services/treasury/devchain"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
+	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
+	"github.com/anima-run/anima/services/treasury/internal/x402"
+	"github.com/anima-run/anima/services/treasury/internal/x402/x402test"
+)
+
+// get sends a request, with a payment unless it is nil.
+func get(t *testing.T, url, token string, p *x402.Payment) (int, http.Header, []byte) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", token)
+	}
+	if p != nil {
+		name, value := p.Header()
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, body
+}
+
+// TestSellsCredits buys credits over HTTP with USDC on the dev chain: in both versions,
+// once for each payment, and after an outage of the RPC.
+func TestSellsCredits(t *testing.T) {
+	t.Parallel()
+	proxy := chaintest.Start(t, devchain.Options{})
+	env := maps.Clone(development)
+	env["ANIMA_TREASURY_RPC_URL"], env["ANIMA_TREASURY_NETWORK"] = proxy.URL.Reveal(), "dev"
+	w := start(t, apptest.Options{Env: env})
+	lucky := ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})
+	payer := x402test.NewPayer(t)
+	proxy.Give(t, payer.Address(), 100_000_000, "payer")
+	url := w.HTTP + "/pay/5/" + lucky.Address
+
+	status, header, body := get(t, url, "", nil)
+	cs, err := x402.ReadChallenges(header, body)
+	if status != http.StatusPaymentRequired || err != nil || len(cs) != 2 || header.Get("Cache-Control") != "no-store" {
+		t.Fatalf("without a payment: got %d %s, %v", status, body, err)
+	}
+	terms, err := cs[0].Offers[0].Terms(x402.Networks{chain.Dev})
+	if err != nil || terms.Amount != 5*api.Dollar {
+		t.Fatalf("terms: got %+v, %v", terms, err)
+	}
+	price := x402.Price{Terms: terms, Resource: x402.Resource{URL: url, Description: "credits for 5 dollars", MimeType: "application/json"}}
+	for i, version := range []int{x402.V1, x402.V2} {
+		p := payer.Pay(t, price, version, nil)
+		if i == 0 {
+			proxy.Set(chaintest.Refuses)
+			if status, _, body := get(t, url, "", &p); status != http.StatusServiceUnavailable {
+				t.Errorf("without an RPC: got %d %s", status, body)
+			}
+			proxy.Set(chaintest.Works)
+		}
+		for range 2 {
+			status, header, body := get(t, url, "", &p)
+			var sold struct {
+				Credits int64 `json:"credits_cents"`
+				Agent   string
+			}
+			receipt, ok := x402.ReadReceipt(header)
+			if err := json.Unmarshal(body, &sold); status != http.StatusOK || err != nil || sold.Credits != 500 || sold.Agent != "lucky" || !ok || !receipt.Success {
+				t.Errorf("version %d: got %d %s, %+v", version, status, body, receipt)
+			}
+		}
+		want := api.Micros(i+1) * 5 * api.Dollar
+		if got := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"}); got.Available != want {
+			t.Errorf("version %d: got %s, want %s", version, got.Available, want)
+		}
+	}
+	for _, path := range []string{"/pay/6/" + lucky.Address, "/pay/05/" + lucky.Address, "/pay/5/" + (common.Address{9}).Hex(), "/pay/5/lucky"} {
+		if status, _, body := get(t, w.HTTP+path, "", nil); status != http.StatusBadRequest {
+			t.Errorf("%s: got %d %s, want 400", path, status, body)
+		}
+	}
+	if status, _, body := get(t, w.HTTP+"/x402/supported", "", nil); status != http.StatusOK || len(body) == 0 {
+		t.Errorf("supported: got %d %s", status, body)
+	}
+	if r := ask[api.LedgerReport](t, w.Bus, api.VerifyLedger{}); !r.OK {
+		t.Errorf("verify: got %+v", r)
+	}
+	// The agent has no USDC in the ledger, so nothing is signed for it.
+	_ = ask[api.Payments](t, w.Bus, api.ListPayments{})
+	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: "http://127.0.0.1:1/"}, api.Invalid, "")
+}
+
+// TestWithoutChain checks what is refused where no chain is configured.
+func TestWithoutChain(t *testing.T) {
+	t.Parallel()
+	w := start(t, apptest.Options{})
+	ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})
+	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: "https://example.com/"}, api.Denied, api.ReasonNoChain)
+	refused(t, w.Bus, api.GetPayment{ID: "p1"}, api.NotFound, "")
+	if got := ask[api.Payments](t, w.Bus, api.ListPayments{}); len(got.Payments) != 0 {
+		t.Errorf("payments: got %+v", got)
+	}
+}
