@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -175,10 +176,13 @@ func (h *handlers) x402Tool(ctx context.Context, c executor.Call) (string, error
 }
 
 // describe returns a payment for the model: what was paid, then the answer. The first
-// line states the price, so that the memory of the agent can keep it.
+// line states the price and the host, from which the memory of the agent makes a fact.
 func describe(p *pay.Payment) string {
 	var b strings.Builder
 	_, _ = fmt.Fprintf(&b, "HTTP %d %s", p.Answer.Status, http.StatusText(p.Answer.Status)) // a builder has no errors
+	if u, err := url.Parse(p.URL); err == nil {
+		b.WriteString(" from " + u.Hostname())
+	}
 	switch p.State {
 	case api.PaymentFree, api.PaymentIntended:
 		b.WriteString(", nothing was paid")

@@ -50,6 +50,12 @@ func TestKnowledge(t *testing.T) {
 				"market/demand:widgets = demand for widgets doubled (0.64)",
 			},
 		},
+		{
+			"a paid request", "x402_fetch", "https://api.weather.example/today",
+			"HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x7000000000000000000000000000000000000000\n\nsunny", []string{
+				"financial/pricing:api.weather.example = HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x7000000000000000000000000000000000000000 (0.76)",
+			},
+		},
 		{"a single line has sentences", "mcp_box_get", "", "Tea costs 20 cents at the price list. Coffee is cold! Milk: 3 USDC", []string{
 			"financial/pricing:tea = Tea costs 20 cents at the price list. (0.53)",
 			"financial/pricing:milk = Milk: 3 USDC (0.53)",
