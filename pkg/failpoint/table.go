@@ -208,8 +208,8 @@ var table = [points]Info{
 	BusAck: {"bus.ack", []string{"loop", "heartbeat"}, "the message is handled and redelivered", "the message is acknowledged", false},
 }
 
-// apart are the points that no scene of the crash matrix passes. The crash tests of their
-// service do.
+// apart are the points that no scene of the crash matrix passes, because its runs pay nobody
+// outside. The tests of their service stop at the same steps (internal/pay/crash_test.go).
 var apart = []Point{
 	TreasuryPaySign, TreasuryPaySend, TreasuryPayReceipt, TreasuryPayPost, TreasuryUse, TreasuryServe, TreasuryTransfer, TreasurySettlement,
 }

@@ -8,7 +8,10 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/treasury/internal/pay"
+	"github.com/anima-run/anima/services/treasury/internal/paywall"
 )
 
 // paymentInstruments holds the instruments of payments over HTTP 402.
@@ -26,6 +29,9 @@ func newPaymentInstruments(p metric.MeterProvider) (*paymentInstruments, error) 
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("instrument: %w", err)
 	}
+	// Both begin at 0, so that a rate is known from the first payment on.
+	t.payments.Add(context.Background(), 0, metric.WithAttributes(attribute.String("state", string(api.PaymentSettled))))
+	t.sales.Add(context.Background(), 0, metric.WithAttributes(attribute.String("outcome", paywall.OutcomeServed)))
 	return &t, nil
 }
 

@@ -84,8 +84,13 @@ func openLink(ctx context.Context, env *host.Env, cfg Config, wallets wallet.Sig
 func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, wallets wallet.Signer, accounts *ledger.Ledger, link chainLink) (func(), error) {
 	h.payments = store
 	tel, err := newPaymentInstruments(env.Meter)
-	if err != nil || link == nil {
-		return func() {}, err
+	if err != nil {
+		return nil, err
+	}
+	if link == nil {
+		// A route that is missing is a 404, which existing clients repeat.
+		env.HTTP.Public("GET /pay/{usd}/{address}", func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
+		return func() {}, nil
 	}
 	h.payer = pay.New(pay.Options{
 		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},

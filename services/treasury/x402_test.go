@@ -118,6 +118,9 @@ func TestWithoutChain(t *testing.T) {
 	w := start(t, apptest.Options{})
 	ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})
 	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: "https://example.com/"}, api.Denied, api.ReasonNoChain)
+	if status, _, body := get(t, w.HTTP+"/pay/5/0x7000000000000000000000000000000000000000", "", nil); status != http.StatusForbidden {
+		t.Errorf("buy credits: got %d %s, want 403", status, body)
+	}
 	refused(t, w.Bus, api.GetPayment{ID: "p1"}, api.NotFound, "")
 	if got := ask[api.Payments](t, w.Bus, api.ListPayments{}); len(got.Payments) != 0 {
 		t.Errorf("payments: got %+v", got)
