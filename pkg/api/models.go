@@ -35,7 +35,7 @@ const MaxPrice = 1_000_000 * Dollar
 func (p Prices) Fault() string {
 	for _, v := range []Micros{p.Input, p.Output, p.Cached, p.Write, p.Reasoning} {
 		if v < 0 || v > MaxPrice {
-			return "a price is from $0 to " + Micros(MaxPrice).String() + " for a million tokens"
+			return "a price is from $0 to " + MaxPrice.String() + " for a million tokens"
 		}
 	}
 	return ""

@@ -12,7 +12,6 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/inference-router/internal/balance"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
@@ -25,6 +24,7 @@ import (
 const (
 	listEvery   = time.Minute
 	listAgain   = 2 * time.Second
+	priceAgain  = time.Second // least pause, if the next price applies by now and the store cannot be read
 	listTimeout = 10 * time.Second
 	listAtStart = 2 * time.Second // limit of the first read, which delays the start of the service
 )
@@ -44,7 +44,8 @@ type catalog struct {
 	mu   sync.Mutex // held while the lists are read
 	last time.Time  // start of the last read
 
-	swapping sync.Mutex // held while current is replaced
+	swapping sync.Mutex    // held while current is replaced
+	swapped  chan struct{} // signals run that current was replaced
 }
 
 // modelStore is the part of the store that the catalog uses.
@@ -80,7 +81,7 @@ type source struct {
 }
 
 func newCatalog(log *slog.Logger, now func() time.Time, store modelStore, sources []*source) *catalog {
-	c := &catalog{log: log, now: now, store: store, sources: sources}
+	c := &catalog{log: log, now: now, store: store, sources: sources, swapped: make(chan struct{}, 1)}
 	empty, _ := model.NewRegistry()
 	c.current.Store(&models{Registry: empty})
 	return c
@@ -116,18 +117,27 @@ func (c *catalog) usable() bool {
 // that another replica could not announce is used within listEvery, and swaps the models when
 // the next price applies.
 func (c *catalog) run(ctx context.Context) error {
+	read := c.now()
 	for {
-		pause := listEvery
+		every := listEvery
 		if len(c.faults()) > 0 || !c.usable() {
-			pause = listAgain
+			every = listAgain
 		}
+		pause := every - c.now().Sub(read)
 		if next := c.current.Load().next; next > 0 {
-			pause = min(pause, max(0, time.UnixMicro(next).Sub(c.now())))
+			pause = min(pause, max(priceAgain, time.UnixMicro(next).Sub(c.now())))
 		}
-		if wait.For(ctx, pause) != nil {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-c.swapped: // another price may be the next one
+			continue
+		case <-time.After(pause):
 		}
-		c.refresh(ctx, listTimeout)
+		if c.now().Sub(read) >= every {
+			c.refresh(ctx, listTimeout)
+			read = c.now()
+		}
 		if err := c.loadIfChanged(ctx); err != nil && ctx.Err() == nil {
 			c.log.WarnContext(ctx, "registry of models not read, the previous one stays in use", "err", err)
 		}

@@ -50,6 +50,10 @@ func (c *catalog) load(ctx context.Context) error {
 		return err
 	}
 	c.current.Store(next)
+	select {
+	case c.swapped <- struct{}{}:
+	default: // run has a signal already
+	}
 	return nil
 }
 
@@ -66,23 +70,20 @@ func (c *catalog) loadIfChanged(ctx context.Context) error {
 
 // change stores a change of the registry, uses it in this process and announces it to the
 // other replicas. A crash after the change leaves it unannounced: the others find it within
-// listEvery. It reports whether something was changed.
-func (c *catalog) change(ctx context.Context, plan func(registry.State) (registry.Changes, error)) (bool, error) {
+// listEvery.
+func (c *catalog) change(ctx context.Context, plan func(registry.State) (registry.Changes, error)) error {
 	generation, changed, err := c.store.ChangeRegistry(ctx, plan)
 	if err != nil || !changed {
-		return false, err
+		return err
 	}
-	if err := c.load(ctx); err != nil {
-		return true, err
-	}
-	if c.bucket == nil {
-		return true, nil
+	if err := c.load(ctx); err != nil || c.bucket == nil {
+		return err
 	}
 	note := api.RegistryChange{Generation: generation, By: c.owner}
 	if _, _, err := c.bucket.Take(ctx, api.RegistryKey, note, 0, func(api.RegistryChange) bool { return true }); err != nil {
 		c.log.WarnContext(ctx, "change of the models not announced, the other replicas find it within a minute", "err", err)
 	}
-	return true, nil
+	return nil
 }
 
 // watch reads the stored registry whenever another replica announces a change, until ctx
@@ -121,7 +122,7 @@ func (c *catalog) storeList(ctx context.Context, s *source, state registry.ListS
 			return nil
 		}
 	}
-	_, err := c.change(ctx, plan)
+	err := c.change(ctx, plan)
 	if err == nil {
 		c.warn(ctx, s, done)
 	}

@@ -81,7 +81,7 @@ func (c *catalog) add(ctx context.Context, m api.AddModel) (api.Model, error) {
 		Provider: m.Provider, ID: m.Model, Lifecycle: api.LifeOperator, ContextWindow: m.ContextWindow, MaxOutput: maxOutput(m.MaxOutput, m.ContextWindow),
 		Tools: !m.NoTools, Vision: m.Vision, TierMinimum: m.TierMinimum, Fallback: m.Fallback, CreatedAt: now,
 	}
-	_, err := c.change(ctx, func(s registry.State) (registry.Changes, error) { return registry.Declare(s, row, m.Prices, now) })
+	err := c.change(ctx, func(s registry.State) (registry.Changes, error) { return registry.Declare(s, row, m.Prices, now) })
 	if err != nil {
 		return api.Model{}, err
 	}
@@ -102,7 +102,7 @@ func (c *catalog) setPrice(ctx context.Context, m api.SetModelPrice) (api.Model,
 		return api.Model{}, api.Errorf(api.Invalid, "a price cannot begin in the past: calls have been paid by another one")
 	}
 	k := registry.Key{Provider: found.Provider, ID: found.ID}
-	_, err = c.change(ctx, func(s registry.State) (registry.Changes, error) {
+	err = c.change(ctx, func(s registry.State) (registry.Changes, error) {
 		return registry.SetPrice(s, k, m.Prices, m.From, now), nil
 	})
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *catalog) remove(ctx context.Context, m api.RemoveModel) (api.Model, err
 		return api.Model{}, err
 	}
 	now := c.now().UnixMicro()
-	_, err = c.change(ctx, func(s registry.State) (registry.Changes, error) {
+	err = c.change(ctx, func(s registry.State) (registry.Changes, error) {
 		changes := registry.Remove(s, registry.Key{Provider: found.Provider, ID: found.ID}, now)
 		if changes.Empty() {
 			return changes, &api.Error{

@@ -164,6 +164,33 @@ func TestOperatorsModels(t *testing.T) {
 	}
 }
 
+// TestLaterPrice checks that a price is used from its time on, without a further request.
+func TestLaterPrice(t *testing.T) {
+	t.Parallel()
+	s := &shop{}
+	s.set(priced, "acme")
+	w := stocked(t, s)
+	from := time.Now().Add(1500 * time.Millisecond)
+	if m := answerTo[api.Model](t, w.Bus, api.SetModelPrice{Model: "acme", Prices: api.Prices{Input: 3, Output: 4}, From: from.UnixMicro()}); m.InputPrice != api.Dollar {
+		t.Errorf("before its time: got %+v, want the price of the list", m)
+	}
+	late := time.After(30 * time.Second)
+	for again := time.Tick(20 * time.Millisecond); ; {
+		found, _ := listed(t, w.Bus)
+		if found["acme"].InputPrice == 3 {
+			break
+		}
+		select {
+		case <-again:
+		case <-late:
+			t.Fatalf("after its time: got %+v, want the later price", found["acme"])
+		}
+	}
+	if time.Now().Before(from) {
+		t.Error("the price is used before its time")
+	}
+}
+
 // TestReplicasShareTheRegistry checks that a price that one of two replicas has stored is
 // used by both, and that the registry is there after a restart without its provider.
 func TestReplicasShareTheRegistry(t *testing.T) {
