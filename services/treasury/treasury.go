@@ -55,7 +55,7 @@ func (c *Config) Validate() error {
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
 		return errors.New("ANIMA_TREASURY_CONWAY_URL and ANIMA_TREASURY_CONWAY_KEY are needed together: set both or none")
 	}
-	return c.X402.validate()
+	return c.checkX402()
 }
 
 // Service is the definition of treasury for package host.

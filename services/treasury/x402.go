@@ -35,7 +35,7 @@ type X402 struct {
 	Public      bool          `env:"x402_facilitator_public" help:"let anybody use the built-in facilitator, which pays the fees; otherwise only the operator may"`
 }
 
-func (c *X402) validate() error {
+func (c *X402) checkX402() error {
 	switch u, err := url.Parse(c.Facilitator); {
 	case c.Max < 0 || c.Max > int64(api.MaxMicros):
 		return fmt.Errorf("ANIMA_TREASURY_X402_MAX is %d: use micro-USD, for example 1000000 for a dollar", c.Max)

@@ -127,12 +127,11 @@ func (p *Payment) authorization(known x402.Networks) (a x402.Authorization, t x4
 }
 
 // wire returns the header field that carries the payment.
-func (q *quote) wire(id string, a x402.Authorization, s x402.Signature) (name, value string, err error) {
+func (q *quote) wire(id string, a x402.Authorization, s x402.Signature) (name, value string) {
 	p := x402.Payment{Version: q.Version, Scheme: x402.Exact, Network: q.Network, Authorization: a, Signature: s}
 	if q.Version == x402.V2 {
 		p.Accepted = &x402.Offer{Raw: q.Offer}
 		p.Resource, p.Extensions = q.Resource, x402.Identified(q.Extensions, identifier(id))
 	}
-	name, value = p.Header()
-	return name, value, nil
+	return p.Header()
 }

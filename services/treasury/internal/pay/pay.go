@@ -247,9 +247,7 @@ func (w *work) sign(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if w.Header, w.Value, err = q.wire(w.ID, a, s); err != nil {
-		return err
-	}
+	w.Header, w.Value = q.wire(w.ID, a, s)
 	return w.save(ctx, api.PaymentSigned)
 }
 

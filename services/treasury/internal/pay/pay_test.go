@@ -20,6 +20,7 @@ import (
 	"github.com/anima-run/anima/pkg/safehttp"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/treasury/internal/facilitator"
 	"github.com/anima-run/anima/services/treasury/internal/pay"
 	"github.com/anima-run/anima/services/treasury/internal/paywall"
@@ -382,7 +383,9 @@ func TestConcurrentCalls(t *testing.T) {
 				for {
 					got, err := payers[i%2].Pay(t.Context(), w.request("/paid"))
 					if api.ReasonOf(err) == api.ReasonBusy {
-						time.Sleep(5 * time.Millisecond)
+						if wait.For(t.Context(), 5*time.Millisecond) != nil {
+							return
+						}
 						continue
 					}
 					if err != nil || string(got.Answer.Body) != "secret 1" {

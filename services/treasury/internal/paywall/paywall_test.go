@@ -37,6 +37,7 @@ type shop struct {
 	runs     atomic.Int64
 	repaired atomic.Bool
 	gate     chan struct{} // if not nil, the handlers wait for it
+	begun    chan struct{} // receives a value from each handler that waits
 }
 
 func each(t *testing.T, test func(t *testing.T, s *shop)) {
@@ -66,6 +67,7 @@ func (s *shop) routes() http.Handler {
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		n := s.runs.Add(1)
 		if s.gate != nil {
+			s.begun <- struct{}{}
 			<-s.gate
 		}
 		body, err := io.ReadAll(r.Body)
@@ -210,7 +212,7 @@ func TestOnePaymentOneGrant(t *testing.T) {
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s *shop) {
-		s.gate = make(chan struct{})
+		s.gate, s.begun = make(chan struct{}), make(chan struct{}, 1)
 		p := s.payer.Pay(t, s.price("/paid"), x402.V2, nil)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -218,9 +220,7 @@ func TestBusy(t *testing.T) {
 				t.Errorf("first: got %+v", a)
 			}
 		})
-		for s.runs.Load() == 0 {
-			time.Sleep(time.Millisecond)
-		}
+		<-s.begun
 		if a := s.get(t, "/paid", "", &p); a.status != http.StatusConflict {
 			t.Errorf("second: got %+v, want 409", a)
 		}

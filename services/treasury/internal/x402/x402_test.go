@@ -200,9 +200,18 @@ func TestOffers(t *testing.T) {
 		t.Fatalf("a valid offer: got %+v, %v", got, err)
 	}
 	for _, bad := range []map[string]any{
-		{"maxAmountRequired": 10000}, {"maxAmountRequired": "0.01"}, {"maxAmountRequired": "-1"}, {"maxAmountRequired": nil},
-		{"payTo": "me"}, {"asset": ""}, {"maxTimeoutSeconds": 0}, {"maxTimeoutSeconds": -1}, {"maxTimeoutSeconds": 1.5}, {"maxTimeoutSeconds": "60"},
-		{"extra": "x"}, {"scheme": 1},
+		{"maxAmountRequired": 10000},
+		{"maxAmountRequired": "0.01"},
+		{"maxAmountRequired": "-1"},
+		{"maxAmountRequired": nil},
+		{"payTo": "me"},
+		{"asset": ""},
+		{"maxTimeoutSeconds": 0},
+		{"maxTimeoutSeconds": -1},
+		{"maxTimeoutSeconds": 1.5},
+		{"maxTimeoutSeconds": "60"},
+		{"extra": "x"},
+		{"scheme": 1},
 	} {
 		if got, err := offers(1, bad); err != nil || len(got) != 0 {
 			t.Errorf("%v: got %+v, %v, want no offer", bad, got, err)
