@@ -37,7 +37,7 @@ func lostAttempt(hold api.HoldState) sqlstore.FailedAttempt {
 	if !ok || name == "" {
 		name = unknownName
 	}
-	call, _, _ := cutLast(hold.ID, "/")
+	call, _ := cutLast(hold.ID, "/")
 	return sqlstore.FailedAttempt{
 		Call: sqlstore.Call{
 			ID: call, Agent: hold.Agent, Turn: hold.Turn, Model: unknownName, Provider: name, Tokens: sqlstore.Tokens{Estimated: true},
@@ -47,14 +47,14 @@ func lostAttempt(hold api.HoldState) sqlstore.FailedAttempt {
 	}
 }
 
-// cutLast is [strings.Cut] at the last separator. Without one, it returns the whole text
-// as before.
-func cutLast(s, separator string) (before, after string, found bool) {
+// cutLast returns the part of s before the last separator. Without one, it returns the whole
+// text.
+func cutLast(s, separator string) (before string, found bool) {
 	i := strings.LastIndex(s, separator)
 	if i < 0 {
-		return s, "", false
+		return s, false
 	}
-	return s[:i], s[i+len(separator):], true
+	return s[:i], true
 }
 
 // madeAt returns when a hold of this service was requested.
@@ -97,7 +97,7 @@ func (h *handlers) isLost(hold api.HoldState) bool {
 // payLost ends the hold of a lost attempt, as [candidate.lose] does when the call is
 // repeated. A late hold of a stored answer is settled with the cost of the answer.
 func (h *handlers) payLost(ctx context.Context, hold api.HoldState) error {
-	if first, _, late := cutLast(hold.ID, lateMark); late {
+	if first, late := cutLast(hold.ID, lateMark); late {
 		p, found, err := h.store.FindByHold(ctx, first)
 		if err != nil {
 			return err

@@ -157,7 +157,7 @@ func (m *candidate) endEarlier(ctx context.Context, c *callState, id string) err
 	defer cancel()
 	all, err := m.holds(ctx)
 	for _, hold := range all {
-		if call, _, _ := cutLast(hold.ID, "/"); call != m.req.ID || m.h.working.has(hold.ID) {
+		if call, _ := cutLast(hold.ID, "/"); call != m.req.ID || m.h.working.has(hold.ID) {
 			continue
 		}
 		if hold.ID != id {
