@@ -531,14 +531,15 @@ func TestCompletion(t *testing.T) {
 	}
 	names := func(c complete.Command) []string { return slices.Sorted(maps.Keys(c.Sub)) }
 	for of, want := range map[string]string{
-		"agent": "apply delete explain fund get list model sleep wake", "model": "add list matrix prices refresh remove route set-price", "run": "get", "turn": "list output replay show",
+		"agent": "apply delete explain fund get list model sleep wake", "budget": "approvals approve get refuse set",
+		"model": "add list matrix prices refresh remove route set-price", "run": "get", "turn": "list output replay show",
 		"session": "cancel create events export get import list reset send terminate transcript watch",
 	} {
 		if got := strings.Join(names(all.Sub[of]), " "); got != want {
 			t.Errorf("commands of %s are %q, want %q", of, got, want)
 		}
 	}
-	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent chat completion context demo doctor goal heartbeat help init key ledger memory model payment policy") {
+	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent budget chat completion context demo doctor goal heartbeat help init key ledger memory model payment policy") {
 		t.Errorf("commands are %q", got)
 	}
 	predict, ok := all.Sub["session"].Sub["send"].GlobalFlags["--mode"]

@@ -274,6 +274,8 @@ func TestMetricsDoc(t *testing.T) {
 	m.cli("session", "send", "lucky", "tell "+nova.Address+" hello")
 	m.cli("session", "send", "lucky", "sleep")
 	m.run("", "session", "send", "poor", "who pays?")
+	m.cli("budget", "set", "nova", "--hour", "0")
+	m.run("", "session", "send", "nova", "what do you spend?")
 	m.cli("model", "matrix", "reset")
 	u.try(http.MethodGet, "/v1/credits/balance", "", map[string]string{"Authorization": api.NewKey()})
 	u.try(http.MethodPost, "/v1/auth/verify", "{}", nil)

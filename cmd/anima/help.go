@@ -440,6 +440,39 @@ Examples:
   anima payment fetch lucky https://api.example.com/weather --max 0.05
   anima payment fetch lucky https://api.example.com/ask --method POST --body question.json --id q1`,
 
+		"budget get": `Held money counts as spent until it is released. FREES is when the oldest payment
+leaves the window. docs/limits.md explains the limits.
+
+Examples:
+  anima budget get lucky
+  anima budget get lucky --session lucky-main -o json
+  anima budget get lucky --watch`,
+
+		"budget set": `A flag that is not given leaves its limit as it is. The word none removes a limit, the
+word default sets the value of the configuration again. Categories are inference,
+transfer, x402, other and peer (what messages of peers cause); without one, a limit
+counts all payments. The change applies to the next payment.
+
+Examples:
+  anima budget set lucky --day 5 --hour inference=1
+  anima budget set lucky --call transfer=2 --payments hour.transfer=10 --cooldown 1m
+  anima budget set lucky --day peer=0.5 --reserve 1
+  anima budget set lucky --payee agent:bob --domain .example.com --approve-above 3
+  anima budget set kid --parent lucky && anima budget set lucky --lineage 10
+  anima budget set lucky --reset`,
+
+		"budget approvals": `A transfer or an x402 payment above the limit of anima budget set --approve-above is
+refused, and its request is listed here.
+
+Examples:
+  anima budget approvals
+  anima budget approvals lucky --status used`,
+
+		"budget approve": `The agent may make the same payment once within 24 hours: it has to repeat it.
+
+Examples:
+  anima budget approve approval-0a1b2c3d4e5f6071`,
+
 		"policy check": `Nothing is executed and nothing is recorded. The command fails when the call is
 not allowed.
 

@@ -97,6 +97,7 @@ type cli struct {
 
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
 	Payment paymentCmd `cmd:"" help:"What agents pay over HTTP, by x402."`
+	Budget  budgetCmd  `cmd:"" help:"Limits of what agents may spend."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
 	Status  statusCmd  `cmd:"" help:"Show services, agents, queues, money and models."`

@@ -26,6 +26,9 @@ func devProfile() map[string]string {
 	return map[string]string{
 		"ANIMA_HTTP_ADDR": "127.0.0.1:8080", "ANIMA_OPS_ADDR": "127.0.0.1:9090", "ANIMA_SYNC": host.SyncInterval,
 		"ANIMA_LOG": "warn", "ANIMA_TREASURY_FAUCET": "true", "ANIMA_DRAIN": "3s",
+		// Agents begin with a few dollars here: the reserve keeps them out of the tier
+		// low_compute, and the standard one of ten dollars would forbid every transfer.
+		"ANIMA_TREASURY_MINIMUM_RESERVE_CENTS": "50",
 	}
 }
 

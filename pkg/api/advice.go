@@ -7,6 +7,9 @@ func Advice(e *Error) string {
 	if e.Next != "" {
 		return e.Next
 	}
+	if OverLimit(e.Reason) {
+		return "anima budget get NAME shows the limits of the agent and when they allow the payment"
+	}
 	switch e.Reason {
 	case ReasonInsufficient:
 		return "fund the agent: anima agent fund NAME 5"

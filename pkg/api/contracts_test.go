@@ -48,6 +48,20 @@ func Contracts() []Contract {
 		Seq: 2, ID: run + ".1/hold", Kind: "hold", Agent: "lucky", Turn: run + ".1", At: at, Previous: "00", Hash: "ab",
 		Postings: []Posting{{Account: "agent:lucky", Amount: -9000}, {Account: "held:lucky", Amount: 9000}},
 	}
+	limited := AgentLimits{
+		Agent: "lucky", Revision: 2, Available: 991_000, At: at,
+		Own: Limits{
+			Windows: []WindowLimit{{Window: WindowDay, Amount: new(5 * Dollar)}, {Window: WindowHour, Category: CategoryTransfer, Payments: new(int64(3))}},
+			Reserve: new(Dollar), NewPayee: new(Dollar), ApproveAbove: new(10 * Dollar), CooldownMS: new(int64(60_000)), Payees: []string{"agent:bob"},
+			Domains: []string{".example.com"}, Assets: []string{"usdc@eip155:8453"}, Facilitators: []string{"x402.org"}, Parent: "ada",
+		},
+		Usage: []LimitUsage{{Window: WindowDay, Amount: 5 * Dollar, Payments: Unlimited, Spent: 9000, Count: 1, FreesAt: at}},
+	}
+	limited.Effective = limited.Own
+	approval := Approval{
+		ID: "approval-0a1b2c3d4e5f6071", Agent: "lucky", Amount: 20 * Dollar, Category: CategoryTransfer, Payee: "agent:bob",
+		Status: ApprovalOpen, Hold: run + ".1.0", AskedAt: at,
+	}
 	wake := Wake{Agent: "lucky", Cause: "alarm", Reason: "slept enough", By: Principal{Kind: HeartbeatKind}, At: at}
 	tick := Ticked{Agent: "lucky", Name: "morning", Due: at, At: at + 1000}
 	beat := Beat{Name: "morning", Cron: "0 8 * * *", Reason: "look at the news"}
@@ -242,6 +256,10 @@ func Contracts() []Contract {
 		{Deposit{ID: "d-1", Agent: "lucky", Amount: Dollar, Source: "faucet"}, posted},
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
+		{GetLimits{Agent: "lucky", Turn: turn.ID, Session: "lucky-main"}, limited},
+		{SetLimits{ID: "s1", Agent: "lucky", Limits: limited.Own, Revision: 1}, limited},
+		{ListApprovals{Agent: "lucky", Status: ApprovalOpen}, Approvals{Approvals: []Approval{approval}}},
+		{DecideApproval{ID: approval.ID, Approve: true}, approval},
 		{VerifyLedger{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
 		{VerifyLedgerV2{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
 		{GetBalanceAt{Agent: "lucky", Seq: 2}, BalanceAt{Agent: "lucky", Seq: 2, At: at, Available: 991_000, Held: 9000, Tier: TierHigh, USDC: Dollar}},

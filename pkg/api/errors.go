@@ -54,6 +54,38 @@ const (
 	ReasonFrozen       = "frozen"               // Denied: the ledger and the chain differ; an operator has to resolve it
 )
 
+// Reasons of treasury for payments that a limit of the agent refuses, all with Denied
+// (docs/limits.md). RetryAfter is set where waiting helps.
+const (
+	ReasonCallLimit    = "call_limit"              // the amount of one payment
+	ReasonTurnLimit    = "turn_limit"              // the sum of a turn
+	ReasonSessionLimit = "session_limit"           // the sum of a session
+	ReasonHourLimit    = "hour_limit"              // the sum of an hour
+	ReasonDayLimit     = "day_limit"               // the sum of a day
+	ReasonLineageLimit = "lineage_limit"           // the sum of a day of an agent and its descendants
+	ReasonPeerLimit    = "peer_limit"              // the sum that peers may cause
+	ReasonVelocity     = "velocity_limit"          // the number of payments in a window
+	ReasonCooldown     = "cooldown"                // the time between two transfers
+	ReasonReserve      = "reserve"                 // the credits that a payment must leave
+	ReasonNewPayee     = "new_payee_limit"         // the first payment to a payee
+	ReasonPayee        = "payee_not_allowed"       // not on the allow-list of payees
+	ReasonDomain       = "domain_not_allowed"      // not on the allow-list of domains
+	ReasonAsset        = "asset_not_allowed"       // not on the allow-list of assets
+	ReasonFacilitator  = "facilitator_not_allowed" // not on the allow-list of facilitators
+	ReasonApproval     = "approval_required"       // the creator has to approve the payment
+)
+
+// OverLimit reports whether a reason is that of a limit of the agent. Such a refusal
+// ends a run: repeating the same payment at once is of no use.
+func OverLimit(reason string) bool {
+	switch reason {
+	case ReasonCallLimit, ReasonTurnLimit, ReasonSessionLimit, ReasonHourLimit, ReasonDayLimit, ReasonLineageLimit, ReasonPeerLimit,
+		ReasonVelocity, ReasonCooldown, ReasonReserve, ReasonNewPayee, ReasonPayee, ReasonDomain, ReasonAsset, ReasonFacilitator, ReasonApproval:
+		return true
+	}
+	return false
+}
+
 // Error is an error that another service or a person can act on. Any other error is
 // [Internal], and its text is only written to the log of the process.
 type Error struct {

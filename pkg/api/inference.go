@@ -90,7 +90,7 @@ const (
 // next one. The number of attempts is limited for an ID and for a Run. Both counts are
 // kept in the router's store.
 //
-// Errors: Denied with ReasonInsufficient or ReasonLimit; Invalid with ReasonTooLong or
+// Errors: Denied with ReasonInsufficient, ReasonLimit or a reason of [OverLimit]; Invalid with ReasonTooLong or
 // ReasonRefused; Unavailable with ReasonNoModel, ReasonAuth, ReasonQuota,
 // ReasonEndpoint or ReasonAttempts, for which a retry is of no use; Unavailable with
 // ReasonProvider, after which the request may be repeated with the same ID after
@@ -116,6 +116,8 @@ type Complete struct {
 	// Deadline is the Unix time in microseconds after which the answer is not needed.
 	// The time limit of the task applies as well. 0: only the limit of the task.
 	Deadline int64 `json:"deadline,omitempty"`
+	// By is the principal of the turn, for the limits on what peers may cost. "": unknown.
+	By PrincipalKind `json:"by,omitempty"`
 }
 
 // CompleteV2 is [Complete] with the prompt in the provider's form. Package chat encodes

@@ -53,8 +53,8 @@ type Funds struct {
 // Hold reserves Amount of Asset before it is spent. The answer is the [HoldState]. A repeated
 // request returns the current state of the hold, which may be settled or expired, so
 // the caller has to check its Status. Errors: Denied with ReasonInsufficient (the
-// available credits do not suffice), NotFound (no such account), Invalid (amount not
-// positive).
+// available credits do not suffice) or with a reason of [OverLimit], NotFound (no such
+// account), Invalid (amount not positive).
 type Hold struct {
 	ID        string `json:"id"`
 	Agent     string `json:"agent"`
@@ -64,8 +64,19 @@ type Hold struct {
 	ExpiresAt int64  `json:"expiresAt"` // treasury releases the hold afterwards
 	Asset     Asset  `json:"asset,omitempty"`
 	// Payee is the account that the holder is about to pay. Whoever settles the hold of a
-	// crashed holder reads it in the [HoldState]; treasury does not use it. "": unknown.
+	// crashed holder reads it in the [HoldState]. "": unknown.
 	Payee string `json:"payee,omitempty"`
+
+	// What the limits of the agent depend on, besides the amount and the payee
+	// (docs/limits.md).
+	Session     string        `json:"session,omitempty"`
+	By          PrincipalKind `json:"by,omitempty"`          // principal of the turn; "": unknown
+	Domain      string        `json:"domain,omitempty"`      // host that an x402 payment is for
+	Chain       string        `json:"chain,omitempty"`       // CAIP-2
+	Facilitator string        `json:"facilitator,omitempty"` // host
+	// Owed says that the amount was spent before the hold: it counts for the limits, which
+	// do not refuse it.
+	Owed bool `json:"owed,omitempty"`
 }
 
 // Settle transfers Amount of a hold to Payee and releases the rest. The answer is the

@@ -178,10 +178,7 @@ func StatusOf(err error) int {
 	case api.Conflict:
 		return http.StatusConflict
 	case api.Denied:
-		if api.ReasonOf(err) == api.ReasonInsufficient {
-			return http.StatusPaymentRequired
-		}
-		return http.StatusForbidden
+		return statusOfDenied(api.Wire(err))
 	case api.Unavailable:
 		switch api.ReasonOf(err) {
 		case api.ReasonLimit, api.ReasonBusy:
@@ -193,6 +190,24 @@ func StatusOf(err error) int {
 	case api.Internal:
 	}
 	return http.StatusInternalServerError
+}
+
+// statusOfDenied returns 402 for a payment that the funds or a limit of the agent do not
+// allow, 429 if waiting helps, and 403 for everything else that is denied.
+func statusOfDenied(e *api.Error) int {
+	switch e.Reason {
+	case api.ReasonPayee, api.ReasonDomain, api.ReasonAsset, api.ReasonFacilitator, api.ReasonApproval:
+		return http.StatusForbidden
+	case api.ReasonInsufficient:
+		return http.StatusPaymentRequired
+	}
+	switch {
+	case !api.OverLimit(e.Reason):
+		return http.StatusForbidden
+	case e.RetryAfter > 0:
+		return http.StatusTooManyRequests
+	}
+	return http.StatusPaymentRequired
 }
 
 // WriteError responds with err as JSON: a code, a cause and what to do next. If status is

@@ -119,6 +119,9 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 func refuse(w http.ResponseWriter, d surface.Dialect, err error) {
 	status := host.StatusOf(err)
 	host.SetRetryAfter(w, status, err)
+	if api.OverLimit(api.ReasonOf(err)) { // the official clients would repeat the request at once
+		w.Header().Set("X-Should-Retry", "false")
+	}
 	d.Refuse(w, status, err)
 }
 

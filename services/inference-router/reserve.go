@@ -75,7 +75,9 @@ func (m *candidate) reserveAs(ctx context.Context, point failpoint.Point, id str
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	unsure := m.h.unsure.has(id)
-	state, made, err := m.h.hold(ctx, point, id, m.req.Agent, m.req.Turn, m.payee(), m.most)
+	state, made, err := m.h.hold(ctx, point, api.Hold{
+		ID: id, Agent: m.req.Agent, Amount: m.most, Turn: m.req.Turn, Payee: m.payee(), Session: m.req.Session, By: m.req.By,
+	})
 	switch {
 	case api.CodeOf(err) == api.Conflict: // an earlier try with another prompt, in progress or not
 		all, err := m.holds(ctx)

@@ -54,12 +54,11 @@ const holdTime = 10 * time.Minute
 
 // hold holds credits. It reports whether this request made the hold, or may have made it:
 // false means that the hold existed before.
-func (h *handlers) hold(ctx context.Context, point failpoint.Point, id, agent, turn, payee string, amount api.Micros) (state api.HoldState, own bool, err error) {
+func (h *handlers) hold(ctx context.Context, point failpoint.Point, m api.Hold) (state api.HoldState, own bool, err error) {
 	expires := h.now().Add(holdTime).UnixMicro()
 	state, err = failpoint.Value(ctx, point, func(ctx context.Context) (api.HoldState, error) {
-		return bus.Call[api.HoldState](ctx, h.bus, api.Hold{
-			ID: id, Agent: agent, Amount: amount, Category: api.CategoryInference, Turn: turn, ExpiresAt: expires, Payee: payee,
-		})
+		m.Category, m.ExpiresAt = api.CategoryInference, expires
+		return bus.Call[api.HoldState](ctx, h.bus, m)
 	})
 	return state, state.ExpiresAt == expires || state.ExpiresAt == 0, err
 }
@@ -107,7 +106,9 @@ const lateMark = "/late"
 func (h *handlers) settleLate(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	for n := range maxHolds {
 		id := p.Hold + lateMark + strconv.Itoa(n)
-		state, _, err := h.hold(ctx, failpoint.RouterHold, id, p.Call.Agent, p.Call.Turn, payeePrefix+p.Call.Provider, p.Call.Cost)
+		state, _, err := h.hold(ctx, failpoint.RouterHold, api.Hold{
+			ID: id, Agent: p.Call.Agent, Amount: p.Call.Cost, Turn: p.Call.Turn, Session: p.Call.Session, Payee: payeePrefix + p.Call.Provider, Owed: true,
+		})
 		switch {
 		case err != nil:
 			return nil, err

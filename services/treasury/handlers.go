@@ -58,9 +58,9 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
 	s, err := h.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: m.ID, Agent: m.Agent, Asset: m.Asset, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt, Payee: m.Payee,
-		Parent: bus.TraceParent(ctx),
+		Parent: bus.TraceParent(ctx), Session: m.Session, By: m.By, Domain: m.Domain, Chain: m.Chain, Facilitator: m.Facilitator, Owed: m.Owed,
 	})
-	h.tel.held(ctx, err)
+	h.tel.held(ctx, m.Category, err)
 	return holdState(s), err
 }
 

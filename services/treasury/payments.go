@@ -110,12 +110,21 @@ type usdc struct{ ledger *ledger.Ledger }
 func (u usdc) Hold(ctx context.Context, p *pay.Payment, _ string, expires int64) error {
 	s, err := u.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: p.Hold(), Agent: p.Agent, Asset: api.USDC, Amount: p.Amount, Category: "x402", Turn: p.Turn, ExpiresAt: expires,
-		Payee: ledger.PayeeUSDC(p.Payee), Parent: p.Parent,
+		Payee: ledger.PayeeUSDC(p.Payee), Domain: hostOf(p.URL), Chain: p.Network, Parent: p.Parent,
 	})
 	if err == nil && s.Status != api.HoldActive {
 		err = api.Errorf(api.Conflict, "the hold %s is %s", p.Hold(), s.Status)
 	}
 	return err
+}
+
+// hostOf returns the host of an address for the allow-list of domains, "" if it has none.
+func hostOf(address string) string {
+	u, err := url.Parse(address)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
 }
 
 func (u usdc) Settle(ctx context.Context, p *pay.Payment) error {

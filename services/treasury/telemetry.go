@@ -20,6 +20,7 @@ type instruments struct {
 	holds        metric.Int64Counter
 	settlements  metric.Int64Counter
 	overdrafts   metric.Int64Counter
+	limited      metric.Int64Counter
 	spent        metric.Int64Counter
 	tiers        metric.Int64Counter
 	group        metric.Int64Histogram
@@ -28,7 +29,7 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/treasury")
 	var t instruments
-	var errs [7]error
+	var errs [8]error
 	t.transactions, errs[0] = m.Int64Counter("anima.treasury.transactions", metric.WithDescription("Transactions posted, by kind"))
 	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to create a hold, by outcome"))
 	t.settlements, errs[2] = m.Int64Counter("anima.treasury.settlements", metric.WithDescription("Requests to settle a hold, by outcome"))
@@ -37,6 +38,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	t.tiers, errs[5] = m.Int64Counter("anima.treasury.tier.changes", metric.WithDescription("Changes of an agent's tier, by the new one"))
 	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
 		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
+	t.limited, errs[7] = m.Int64Counter("anima.treasury.limited", metric.WithDescription("Payments refused by a limit of their agent, by reason and category"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("instrument: %w", err)
 	}
@@ -68,8 +70,11 @@ func category(s string) string {
 	return "other"
 }
 
-func (t *instruments) held(ctx context.Context, err error) {
+func (t *instruments) held(ctx context.Context, of string, err error) {
 	t.holds.Add(ctx, 1, outcome(err))
+	if reason := api.ReasonOf(err); api.OverLimit(reason) {
+		t.limited.Add(ctx, 1, metric.WithAttributes(attribute.String("reason", reason), attribute.String("category", category(of))))
+	}
 	t.overdraft(ctx, "hold", err)
 }
 

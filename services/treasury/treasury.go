@@ -43,6 +43,7 @@ type Config struct {
 	Network    string        `env:"network" help:"network of the RPC: base, base-sepolia or dev"`
 
 	X402
+	Limits LimitConfig
 }
 
 // Validate reports the first setting that is out of range.
@@ -55,11 +56,17 @@ func (c *Config) Validate() error {
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
 		return errors.New("ANIMA_TREASURY_CONWAY_URL and ANIMA_TREASURY_CONWAY_KEY are needed together: set both or none")
 	}
+	if err := c.Limits.validate(); err != nil {
+		return err
+	}
 	return c.checkX402()
 }
 
 // Service is the definition of treasury for package host.
-var Service = host.Define("treasury", Config{Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base", X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}}, sqlstore.Migrations(), run)
+var Service = host.Define("treasury", Config{
+	Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base",
+	X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
+}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -82,7 +89,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	defer closeWallets()
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
-	accounts := ledger.New(store, ledger.Options{Now: env.Now, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
+	standard := cfg.Limits.limits()
+	accounts := ledger.New(store, ledger.Options{Now: env.Now, Limits: &standard, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
 		tel.committed(ctx, c, operations)
 		if len(c.Transactions) > 0 {
 			feed.Kick()
@@ -130,6 +138,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Stream(h.verifyLedgerV2, 1),
 		bus.Reply(h.getBalanceAt, 8),
 		bus.Reply(h.exportLedger, 8),
+		bus.Reply(h.getLimits),
+		bus.Reply(h.setLimits),
+		bus.Reply(h.listApprovals),
+		bus.Reply(h.decideApproval),
 		bus.Reply(h.signMessage),
 		bus.Reply(h.pay),
 		bus.Reply(h.getPayment),

@@ -29,6 +29,9 @@ var development = map[string]string{
 	"ANIMA_TREASURY_SWEEP":               "10ms",
 	"ANIMA_TREASURY_KEYSTORE_SCRYPT_N":   "2",
 	"ANIMA_TREASURY_KEYSTORE_PASSPHRASE": "",
+
+	// The agents of the tests have less than the standard reserve.
+	"ANIMA_TREASURY_MINIMUM_RESERVE_CENTS": "0",
 }
 
 func start(t *testing.T, o apptest.Options) *apptest.World {

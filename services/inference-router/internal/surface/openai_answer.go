@@ -161,6 +161,8 @@ func openAIError(status int, err error) any {
 		o.Type, code = "invalid_request_error", "invalid_api_key"
 	case reason == api.ReasonInsufficient:
 		o.Type, code = "insufficient_quota", "insufficient_quota"
+	case api.OverLimit(reason):
+		o.Type, code = "insufficient_quota", reason
 	case reason == api.ReasonTooLong:
 		o.Type, code = "invalid_request_error", "context_length_exceeded"
 	case reason == api.ReasonNoModel:

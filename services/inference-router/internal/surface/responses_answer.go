@@ -298,7 +298,7 @@ func (s *responsesStream) Fail(_ int, err error) error {
 	}
 	failed := responsesHead(s.head, responseFailed)
 	code := "server_error"
-	if api.ReasonOf(err) == api.ReasonLimit {
+	if reason := api.ReasonOf(err); reason == api.ReasonLimit || api.OverLimit(reason) {
 		code = "rate_limit_exceeded"
 	}
 	failed.Error = &responsesError{Code: code, Message: message(err)}

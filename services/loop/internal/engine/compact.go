@@ -65,7 +65,7 @@ func (m *compactor) Summarise(in prompt.Input, plan prompt.Plan) (string, bool, 
 		from, to := turns[0].Position, turns[len(turns)-1].Position
 		answer, err := Ask(m.ctx, m.e.Router, Question{Complete: api.Complete{
 			ID: fmt.Sprintf("%s.sum%d-%d-%d", m.id, plan.Stage, from, to), Agent: m.s.agent.ID, Session: m.s.cmd.Session, Turn: m.id,
-			Task: api.TaskSummary, Tier: m.s.thinksAs(), MaxTokens: plan.Tokens, Run: m.s.cmd.Run, Deadline: m.s.answerBy(m.e.Now()),
+			Task: api.TaskSummary, Tier: m.s.thinksAs(), MaxTokens: plan.Tokens, Run: m.s.cmd.Run, Deadline: m.s.answerBy(m.e.Now()), By: m.s.input.By.Kind,
 			Messages: prompt.Request(c, plan, in.Summary, turns, min(maxSummaryInput, in.Window/2)),
 		}}, func(api.Delta) {})
 		m.paid += answer.Cost

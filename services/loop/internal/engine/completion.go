@@ -84,6 +84,7 @@ func (e *Engine) requestCompletion(ctx context.Context, s *state, ev Events, id 
 	call := api.Complete{
 		ID: id, Agent: s.agent.ID, Session: s.cmd.Session, Turn: id, Task: api.TaskTurn, Tier: s.thinksAs(),
 		Model: s.agent.Model, Messages: p.Messages, Tools: m.in.Tools, Run: s.cmd.Run, Deadline: s.answerBy(e.Now()),
+		By: s.input.By.Kind,
 	}
 	if s.attempts > 1 && !m.in.Flushing { // a previous owner may have streamed a part of the answer
 		ev.Live(ctx, api.StreamDelta{Run: s.cmd.Run, Session: s.cmd.Session, Turn: id, Discard: true, After: s.last})

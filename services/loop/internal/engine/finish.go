@@ -278,8 +278,11 @@ func Spent(ctx context.Context, t Treasury, agent, id string) (api.Micros, error
 // failed sets how long the agent sleeps after a run that ended with w, by the cause, and
 // returns the session's counters (docs/reference/loop.md, Errors of runs).
 func (e *Engine) failed(s *state, end *End, w *api.Error) api.Counters {
-	counters := s.counters
-	switch w.Reason {
+	counters, reason := s.counters, w.Reason
+	if api.OverLimit(reason) {
+		reason = api.ReasonLimit
+	}
+	switch reason {
 	case api.ReasonCancelled:
 		return counters // a cancelled run is not a failure
 	case api.ReasonInsufficient:

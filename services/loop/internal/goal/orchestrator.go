@@ -185,7 +185,7 @@ func ResultOf(o Outcome) (result, code, text string, retry bool) {
 			code = reasonCode(o.Reason)
 		}
 		hopeless := o.Code == api.Invalid ||
-			o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit || o.Reason == api.ReasonCostCap)
+			o.Code == api.Denied && (o.Reason == api.ReasonInsufficient || o.Reason == api.ReasonLimit || o.Reason == api.ReasonCostCap || api.OverLimit(o.Reason))
 		return "", code, o.Error, !hopeless
 	case o.Calls && o.MaxTurns > 0 && o.Turns >= o.MaxTurns:
 		return "", "MAX_TURNS", fmt.Sprintf("no result within %d turns", o.Turns), true

@@ -19,7 +19,7 @@ func (o *Orchestrator) ask(ctx context.Context, s *State, id string, task api.Ta
 		return api.Completion{}, err
 	}
 	return engine.Ask(ctx, o.Router, engine.Question{Complete: api.Complete{
-		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt,
+		ID: id, Agent: s.Agent, Session: agent.Session, Turn: id, Task: task, Tier: balance.Tier, Messages: prompt, By: s.By.Kind,
 	}}, func(api.Delta) {})
 }
 

@@ -18,16 +18,24 @@ type batch struct {
 	accounts map[string]bool // ids of changed accounts
 	holds    []string        // ids of changed holds, in order of their first change
 	tiers    []TierChange
+
+	limits limiting
 }
 
-func newBatch(s State, now int64) *batch {
-	return &batch{state: s, now: now, accounts: map[string]bool{}}
+func newBatch(s State, now int64, l *limiter) *batch {
+	return &batch{state: s, now: now, accounts: map[string]bool{}, limits: limiting{limiter: l}}
 }
 
 // changes returns the effects of the group. Accounts are sorted by id, so that two
 // replicas update them in the same order and cannot deadlock.
 func (b *batch) changes() Changes {
-	c := Changes{Head: b.state.Head, Transactions: b.posted, Tiers: b.tiers}
+	if !b.limits.need.Empty() {
+		return Changes{Need: b.limits.need}
+	}
+	c := Changes{
+		Head: b.state.Head, Transactions: b.posted, Tiers: b.tiers,
+		Tallies: b.limits.tallies, Approvals: b.limits.used, Limited: b.limits.changed,
+	}
 	for id := range b.accounts {
 		c.Accounts = append(c.Accounts, b.state.Accounts[id])
 	}
@@ -65,7 +73,7 @@ func (b *batch) keep(h Hold) {
 // post adds a transaction, or returns an error and changes nothing. It enforces the
 // invariants of the ledger for all operations.
 func (b *batch) post(t Transaction) (Transaction, error) {
-	if fault := t.balanced(); fault != "" {
+	if fault := t.balanced(); fault != "" && t.Kind != KindLimits {
 		return t, fmt.Errorf("transaction %s: %s", t.ID, fault)
 	}
 	var owners []string

@@ -15,6 +15,7 @@ type GiveRequest struct {
 	To     string
 	Amount api.Micros
 	Turn   string
+	By     api.PrincipalKind // principal of the turn; "": unknown
 	Memo   string
 	Parent string
 	// HalfAtMost refuses more than half of the available credits, so that an agent cannot
@@ -39,7 +40,7 @@ func (r *GiveRequest) check() error {
 }
 
 func (r *GiveRequest) holdRequest(now int64) HoldRequest {
-	return HoldRequest{ID: r.ID, Agent: r.From, Amount: r.Amount, Category: "transfer", Turn: r.Turn, ExpiresAt: now + 1, Parent: r.Parent}
+	return HoldRequest{ID: r.ID, Agent: r.From, Amount: r.Amount, Category: api.CategoryTransfer, Turn: r.Turn, By: r.By, Payee: Available(r.To), ExpiresAt: now + 1, Parent: r.Parent}
 }
 
 // Give transfers credits on behalf of an agent: a hold, to which the limits of the agent
@@ -53,7 +54,14 @@ func (l *Ledger) Give(ctx context.Context, r GiveRequest) (Given, error) {
 		Accounts: append(accountsIn(api.Credits, r.From), accountsIn(api.Credits, r.To)...),
 		NewHolds: []string{r.ID}, NewTransactions: []string{r.ID + suffixHold, r.ID + suffixSettle},
 	}
-	return submit(ctx, l, keys, func(b *batch) (Given, error) { return b.give(r) })
+	h := r.holdRequest(0)
+	pay := h.payment()
+	l.limiter.hint(&keys, &pay)
+	g, err := submit(ctx, l, keys, func(b *batch) (Given, error) { return b.give(r) })
+	if api.ReasonOf(err) == api.ReasonApproval {
+		err = cmp.Or(l.ask(ctx, &pay, r.ID), err)
+	}
+	return g, err
 }
 
 // give decides everything that could refuse the settlement before it makes the hold,

@@ -4,8 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/limits"
 )
 
 // Hold is an amount of an asset reserved before it is spent. Only an active hold changes:
@@ -27,6 +30,7 @@ type Hold struct {
 	ExpiresAt int64
 	EndedAt   int64  // 0 while active
 	Parent    string // W3C traceparent of the request, so that an expiry continues its trace
+	Counted   string // sums of the limits that count the hold; see counting
 }
 
 // Accounts returns the accounts of the agent that a change of h reads.
@@ -50,6 +54,14 @@ type HoldRequest struct {
 	ExpiresAt int64
 	Payee     string // to be paid, as far as the holder knows; not compared with that of a repeated request
 	Parent    string
+
+	// What limits depend on; see [limits.Payment].
+	Session     string
+	By          api.PrincipalKind
+	Domain      string
+	Chain       string
+	Facilitator string
+	Owed        bool // no limit refuses the hold
 }
 
 func (r *HoldRequest) check() error {
@@ -64,11 +76,25 @@ func (r *HoldRequest) check() error {
 	if r.Turn != "" {
 		turn = checkID("turn", r.Turn)
 	}
-	var payee error
+	var facts error
 	if r.Payee != "" {
-		payee = checkPayeeIn(r.Asset, r.Payee, r.Agent)
+		facts = checkPayeeIn(r.Asset, r.Payee, r.Agent)
 	}
-	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAsset(r.Asset), checkAmount(r.Amount, 1), category, turn, payee)
+	for what, value := range map[string]string{"session": r.Session, "domain": r.Domain, "chain": r.Chain, "facilitator": r.Facilitator} {
+		if value != "" {
+			facts = cmp.Or(facts, checkID(what, value))
+		}
+	}
+	return cmp.Or(checkID("hold", r.ID), checkAgent(r.Agent), checkAsset(r.Asset), checkAmount(r.Amount, 1), category, turn, facts)
+}
+
+// payment returns what the limits of the agent are compared with. The payee is an address
+// if it is an account of the chain.
+func (r *HoldRequest) payment() limits.Payment {
+	return limits.Payment{
+		Agent: r.Agent, Amount: r.Amount, Category: r.Category, Turn: r.Turn, Session: r.Session, By: r.By,
+		Payee: strings.TrimPrefix(r.Payee, "usdc-payee:"), Domain: r.Domain, Asset: string(r.Asset), Chain: r.Chain, Facilitator: r.Facilitator,
+	}
 }
 
 // hold reserves an amount. If the hold exists, hold returns its current state, because a
@@ -87,7 +113,12 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 	if r.ExpiresAt <= b.now {
 		return HoldState{}, refusal(api.Invalid, "set expiresAt, in Unix microseconds, to a time after now", "hold %q would expire before it begins", clip(r.ID))
 	}
-	_, err := b.post(Transaction{
+	pay := r.payment()
+	counted, err := b.admit(&pay, r.ID, r.Owed)
+	if err != nil {
+		return HoldState{}, err
+	}
+	_, err = b.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
 		Lines: []Line{{Account: AvailableIn(r.Asset, r.Agent), Amount: -r.Amount}, {Account: HeldIn(r.Asset, r.Agent), Amount: r.Amount}},
 	})
@@ -96,8 +127,9 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 	}
 	h := Hold{
 		ID: r.ID, Agent: r.Agent, Category: r.Category, Turn: r.Turn, Asset: r.Asset, Amount: r.Amount,
-		Payee: r.Payee, Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent,
+		Payee: r.Payee, Status: api.HoldActive, CreatedAt: b.now, ExpiresAt: r.ExpiresAt, Parent: r.Parent, Counted: counted.encode(),
 	}
+	b.count(counted, r.Agent, r.Turn, r.Amount)
 	b.keep(h)
 	return b.stateOf(h)
 }
@@ -175,6 +207,9 @@ func (b *batch) settle(r SettleRequest) (HoldState, error) {
 	if err != nil {
 		return HoldState{}, err
 	}
+	if named := h.Payee; named != r.Payee && ownerOf(named) != "" { // its limits were compared with this payee
+		return HoldState{}, refusal(api.Invalid, "settle it to the payee of the hold", "%q was held for %s and not for %q", clip(r.ID), h.Payee, clip(r.Payee))
+	}
 	h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.Amount, r.Payee, b.now
 	return b.end(h, Transaction{
 		ID: h.ID + suffixSettle, Kind: KindSettle, Agent: h.Agent, Turn: h.Turn, Memo: r.Memo, Parent: r.Parent, Lines: lines,
@@ -241,9 +276,14 @@ func (b *batch) giveBack(h Hold, status api.HoldStatus, kind Kind, reason, paren
 }
 
 func (b *batch) end(h Hold, t Transaction) (HoldState, error) {
+	counted, err := b.counted(&h)
+	if err != nil {
+		return HoldState{}, err
+	}
 	if _, err := b.post(t); err != nil {
 		return HoldState{}, err
 	}
+	b.uncount(counted, &h)
 	b.keep(h)
 	return b.stateOf(h)
 }

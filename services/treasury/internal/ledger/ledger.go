@@ -25,12 +25,15 @@ type Ledger struct {
 	opts    Options
 	queue   chan *request
 	stopped chan struct{}
+	limiter limiter
 }
 
 // Options holds the options of a Ledger.
 type Options struct {
 	Now   func() time.Time
 	Group int // most operations in a commit; 0 means 64 (one full pool of a route)
+	// Limits, which may be nil, are the limits of agents that have none of their own.
+	Limits *api.Limits
 	// Committed, which may be nil, is called after each commit, also one without changes.
 	// Calls are not concurrent.
 	Committed func(ctx context.Context, c Changes, operations int)
@@ -52,7 +55,9 @@ func New(store Store, o Options) *Ledger {
 	if o.Group <= 0 {
 		o.Group = 64
 	}
-	return &Ledger{store: store, opts: o, queue: make(chan *request, 2*o.Group), stopped: make(chan struct{})}
+	l := &Ledger{store: store, opts: o, queue: make(chan *request, 2*o.Group), stopped: make(chan struct{})}
+	l.limiter.init(o.Limits)
+	return l
 }
 
 // Run writes groups of operations, one at a time, until ctx ends. Operations that wait
@@ -123,13 +128,13 @@ func (l *Ledger) commit(ctx context.Context, group []*request) ([]error, error) 
 	defer cancel()
 	var keys Keys
 	for _, r := range group {
-		keys.add(r.keys)
+		keys.Add(r.keys)
 	}
 	refusals := make([]error, len(group))
 	var c Changes
 	err := failpoint.Do(ctx, failpoint.TreasuryCommit, func(ctx context.Context) error {
 		return l.store.Update(ctx, keys, func(s State) Changes {
-			b := newBatch(s, l.opts.Now().UnixMicro())
+			b := newBatch(s, l.opts.Now().UnixMicro(), &l.limiter)
 			for i, r := range group {
 				refusals[i] = r.do(b)
 				decided(r, refusals[i])

@@ -18,13 +18,20 @@ func (l *Ledger) Open(ctx context.Context, agent string) error {
 }
 
 // Hold reserves an amount. Repeating it returns the current state of the hold. Errors:
-// Denied with ReasonInsufficient, NotFound, Conflict, Invalid.
+// Denied with ReasonInsufficient or a reason of [api.OverLimit], NotFound, Conflict,
+// Invalid.
 func (l *Ledger) Hold(ctx context.Context, r HoldRequest) (HoldState, error) {
 	if err := r.check(); err != nil {
 		return HoldState{}, err
 	}
 	keys := Keys{Accounts: accountsIn(r.Asset, r.Agent), NewHolds: []string{r.ID}}
-	return submit(ctx, l, keys, func(b *batch) (HoldState, error) { return b.hold(r) })
+	pay := r.payment()
+	l.limiter.hint(&keys, &pay)
+	s, err := submit(ctx, l, keys, func(b *batch) (HoldState, error) { return b.hold(r) })
+	if api.ReasonOf(err) == api.ReasonApproval {
+		err = cmp.Or(l.ask(ctx, &pay, r.ID), err)
+	}
+	return s, err
 }
 
 // Settle pays an amount from a hold and returns the rest to the agent. Errors: NotFound,
@@ -44,7 +51,7 @@ func (l *Ledger) SettleMany(ctx context.Context, rs []SettleRequest) ([]Settleme
 	var keys Keys
 	for i := range rs {
 		if rs[i].check() == nil {
-			keys.add(rs[i].keys())
+			keys.Add(rs[i].keys())
 		}
 	}
 	type outcome struct {
@@ -103,7 +110,8 @@ func (l *Ledger) Deposit(ctx context.Context, r DepositRequest) (Transaction, er
 	return submit(ctx, l, keys, func(b *batch) (Transaction, error) { return b.deposit(r) })
 }
 
-// Transfer moves credits between agents. Errors: as [Ledger.Hold].
+// Transfer moves credits between agents for the operator: no limits apply. Errors: as
+// [Ledger.Hold].
 func (l *Ledger) Transfer(ctx context.Context, r TransferRequest) (Transaction, error) {
 	if err := r.check(); err != nil {
 		return Transaction{}, err

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/limits"
 )
 
 // Store is the persistence of a ledger. Its errors are failures of the storage:
@@ -27,6 +29,15 @@ type Store interface {
 	// Spent returns the sums of an agent's holds of a category for a turn: the settled
 	// amounts, and the amounts still held.
 	Spent(ctx context.Context, agent, turn, category string) (paid, held api.Micros, err error)
+
+	// Ask makes the request for an approval open, unless it is open, or approved and not
+	// past its end.
+	Ask(ctx context.Context, a Approval) error
+	// Decide changes an open request to a status with an end. Errors: [api.NotFound],
+	// [api.Conflict].
+	Decide(ctx context.Context, id string, status api.ApprovalStatus, endsAt int64) (Approval, error)
+	// Approvals lists requests, the latest first.
+	Approvals(ctx context.Context, agent string, status api.ApprovalStatus, limit int) ([]Approval, error)
 
 	// Due returns the ids of at most limit active holds that expire at or before at, in
 	// Unix microseconds.
@@ -62,22 +73,35 @@ type Keys struct {
 	Holds           []string
 	NewHolds        []string
 	NewTransactions []string
+	Tallies         []string // see [State]
+	Approvals       []string // see [State]
 }
 
-func (k *Keys) add(more Keys) {
+// Empty reports whether no row is named.
+func (k *Keys) Empty() bool {
+	return len(k.Accounts)+len(k.Holds)+len(k.NewHolds)+len(k.NewTransactions)+len(k.Tallies)+len(k.Approvals) == 0
+}
+
+// Add adds the rows of more.
+func (k *Keys) Add(more Keys) {
 	k.Accounts = append(k.Accounts, more.Accounts...)
 	k.Holds = append(k.Holds, more.Holds...)
 	k.NewHolds = append(k.NewHolds, more.NewHolds...)
 	k.NewTransactions = append(k.NewTransactions, more.NewTransactions...)
+	k.Tallies = append(k.Tallies, more.Tallies...)
+	k.Approvals = append(k.Approvals, more.Approvals...)
 }
 
 // State holds the rows that the store found. Rows that do not exist are missing in the
-// maps.
+// maps, except in Tallies and Approvals: these have the zero value for a row that was read
+// and does not exist.
 type State struct {
 	Head         Head
 	Accounts     map[string]Account
 	Holds        map[string]Hold
 	Transactions map[string]Transaction
+	Tallies      map[string]limits.Tally
+	Approvals    map[string]Approval
 }
 
 // Head is the end of the chain. The zero value is that of an empty ledger.
@@ -91,16 +115,28 @@ type Account struct {
 	ID      string
 	Balance api.Micros
 	Entries int64 // number of its transactions; those of an agent are counted on its available account
+
+	// Only of the available account of an agent.
+	Meter  limits.Meter // its payments
+	Pool   limits.Meter // its payments and those of its descendants, if its lineage is limited
+	Limits *OwnLimits   // nil: none are set; not modified
 }
 
 // Changes are the effects of a group of operations. Each changed account and hold is
 // listed once, in its final state.
+//
+// If Need is not empty, the group cannot be decided without these rows: the store writes
+// nothing, and calls the change again with them.
 type Changes struct {
+	Need         Keys
 	Head         Head
 	Transactions []Transaction
 	Accounts     []Account
 	Holds        []Hold
 	Tiers        []TierChange
+	Tallies      map[string]limits.Tally // changed ones
+	Approvals    []Approval              // used ones
+	Limited      []string                // accounts whose Limits have changed
 }
 
 // Balance is the balance of an agent: its credits and, if read by [Store.Balance], its

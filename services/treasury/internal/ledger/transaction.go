@@ -22,6 +22,7 @@ const (
 	KindTransfer Kind = "transfer"
 	KindPurchase Kind = "purchase" // of credits, paid in USDC
 	KindReversal Kind = "reversal" // of another transaction, which the chain has undone
+	KindLimits   Kind = "limits"   // a change of an agent's limits; it has no lines
 )
 
 // Hash is the SHA-256 of a transaction and, through it, of all earlier transactions. The

@@ -6,9 +6,10 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/limits"
 )
 
-// maxMemory bounds the accounts and the holds in memory, each. Beyond it all entries are
+// maxMemory bounds the accounts, the holds and the tallies in memory, each. Beyond it all entries are
 // dropped and read again.
 const maxMemory = 4096
 
@@ -25,6 +26,7 @@ type memory struct {
 	head     ledger.Head
 	accounts map[string]ledger.Account
 	holds    map[string]ledger.Hold // active holds only
+	tallies  map[string]limits.Tally
 }
 
 // recall returns the cached rows of keys. whole reports whether a change may be decided
@@ -45,6 +47,12 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 			found.Accounts[id] = a
 		}
 	}
+	tally := func(id string) {
+		t, ok := m.tallies[id]
+		if whole = whole && ok; ok {
+			found.Tallies[id] = t
+		}
+	}
 	hold := func(id string) (ok bool) {
 		h, ok := m.holds[id]
 		if ok {
@@ -55,9 +63,20 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 				account(ledger.AvailableIn(h.Asset, h.Agent))
 				account(ledger.HeldIn(h.Asset, h.Agent))
 			}
+			accounts, tallies := h.CountedBy()
+			for _, id := range accounts {
+				account(id)
+			}
+			for _, id := range tallies {
+				tally(id)
+			}
 		}
 		return ok
 	}
+	for _, id := range keys.Tallies {
+		tally(id)
+	}
+	whole = whole && len(keys.Approvals) == 0 // they are never cached
 	for _, id := range keys.Accounts {
 		account(id)
 	}
@@ -74,14 +93,16 @@ func (m *memory) recall(keys ledger.Keys) (found rows, whole bool) {
 func (m *memory) keep(found rows, c ledger.Changes, ours bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.known || m.head != found.Head || len(m.accounts) > maxMemory || len(m.holds) > maxMemory {
-		m.accounts, m.holds = map[string]ledger.Account{}, map[string]ledger.Hold{}
+	if !m.known || m.head != found.Head || len(m.accounts) > maxMemory || len(m.holds) > maxMemory || len(m.tallies) > maxMemory {
+		m.accounts, m.holds, m.tallies = map[string]ledger.Account{}, map[string]ledger.Hold{}, map[string]limits.Tally{}
 	}
 	m.known, m.ours, m.head = true, ours, c.Head
 	maps.Copy(m.accounts, found.Accounts)
 	for _, a := range c.Accounts {
 		m.accounts[a.ID] = a
 	}
+	maps.Copy(m.tallies, found.Tallies)
+	maps.Copy(m.tallies, c.Tallies)
 	hold := func(h ledger.Hold) {
 		if h.Status == api.HoldActive {
 			m.holds[h.ID] = h
@@ -101,7 +122,7 @@ func (m *memory) keep(found rows, c ledger.Changes, ours bool) {
 func (m *memory) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.known, m.ours, m.accounts, m.holds = false, false, nil, nil
+	m.known, m.ours, m.accounts, m.holds, m.tallies = false, false, nil, nil, nil
 }
 
 // balance returns the cached balance of an agent, and false if it is not cached.

@@ -69,7 +69,7 @@ func (s *Store) accounts(ctx context.Context, ids []string) (map[string]ledger.A
 // Holds implements [ledger.Store]. The active holds of an agent are found by the index of
 // all active holds, its other holds by the index of the agent's holds.
 func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldState, error) {
-	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent, h.asset," +
+	query := "select h.id, h.agent, h.category, h.turn, h.amount, h.settled, h.payee, h.status, h.created_at, h.expires_at, h.ended_at, h.parent, h.asset, h.counted," +
 		" a.balance, r.balance, coalesce(u.balance, 0) from holds h join accounts a on a.id = 'agent:' || h.agent" +
 		" join accounts r on r.id = 'held:' || h.agent left join accounts u on u.id = 'usdc:' || h.agent where "
 	scan := func(row sqldb.Scanner) (h ledger.HoldState, err error) {
@@ -209,14 +209,17 @@ func scanHead(row sqldb.Scanner) (h ledger.Head, err error) {
 	return h, err
 }
 
-const selectAccount = "select id, balance, entries from accounts"
+const selectAccount = "select id, balance, entries, meter, limits from accounts"
 
 func scanAccount(row sqldb.Scanner) (a ledger.Account, err error) {
-	err = row.Scan(&a.ID, &a.Balance, &a.Entries)
+	var meter, own string
+	if err = row.Scan(&a.ID, &a.Balance, &a.Entries, &meter, &own); err == nil {
+		err = decodeLimits(&a, meter, own)
+	}
 	return a, err
 }
 
-const selectHold = "select id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset from holds"
+const selectHold = "select id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset, counted from holds"
 
 func scanHold(row sqldb.Scanner) (h ledger.Hold, err error) {
 	err = row.Scan(holdColumns(&h)...)
@@ -226,7 +229,7 @@ func scanHold(row sqldb.Scanner) (h ledger.Hold, err error) {
 func holdColumns(h *ledger.Hold) []any {
 	return []any{
 		&h.ID, &h.Agent, &h.Category, &h.Turn, &h.Amount, &h.Settled, &h.Payee, &h.Status,
-		&h.CreatedAt, &h.ExpiresAt, &h.EndedAt, &h.Parent, &h.Asset,
+		&h.CreatedAt, &h.ExpiresAt, &h.EndedAt, &h.Parent, &h.Asset, &h.Counted,
 	}
 }
 

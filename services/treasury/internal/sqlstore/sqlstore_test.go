@@ -235,7 +235,7 @@ func TestVerifyFindsTampering(t *testing.T) {
 		"a hold's owner":         {"update holds set agent = 'bob' where id = 'active'"},
 		"a hold revived":         {"update holds set status = 'active', settled = 0 where id = 'settled'"},
 		"a hold ended":           {"update holds set status = 'released' where id = 'active'"},
-		"a hold made up":         {"insert into holds select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset from holds where id = 'active'"},
+		"a hold made up":         {"insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent) select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds where id = 'active'"},
 		"what a hold settled":    {"update holds set settled = 301 where id = 'settled'"},
 		"a hold that is removed": {"delete from holds where id = 'released'"},
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/limits"
 )
 
 // Update implements [ledger.Store]. If all rows are cached, it decides the change by the
@@ -23,6 +24,7 @@ func (s *Store) Update(ctx context.Context, keys ledger.Keys, change func(ledger
 	defer s.writing.Unlock()
 	if found, whole := s.memory.recall(keys); whole {
 		c := change(found.state())
+		keys.Add(c.Need)
 		if len(c.Transactions) > 0 && proven(keys, found, c) {
 			err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return s.write(ctx, tx, found, c) })
 			if err == nil {
@@ -62,7 +64,7 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 			return err
 		}
 		if ours = found.Head == head; !ours {
-			stale := len(found.Accounts)+len(found.Holds) > 0
+			stale := len(found.Accounts)+len(found.Holds)+len(found.Tallies) > 0
 			if found, ours = emptyRows(head), s.db.Engine == sqldb.SQLite; stale {
 				reading = queueRead(ctx, tx, found, keys, all)
 			}
@@ -70,11 +72,8 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 		if err := reading.into(ctx, tx, &found); err != nil {
 			return err
 		}
-		if c = change(found.state()); !all && !proven(keys, found, c) {
-			if err := queueRead(ctx, tx, found, keys, true).into(ctx, tx, &found); err != nil {
-				return err
-			}
-			c = change(found.state())
+		if c, err = decide(ctx, tx, &found, keys, change, all); err != nil {
+			return err
 		}
 		if c.Head == head {
 			return nil
@@ -88,6 +87,37 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 	s.memory.keep(found, c, ours)
 	return nil
 }
+
+// maxDecisions bounds how often a change is decided because it needs further rows. Each
+// decision of a chain of parents may need the next one.
+const maxDecisions = 16
+
+// decide decides a change on found, and again with the rows that it needs. Unless all is
+// set, it also reads the ids that are expected to be new, if the write would not prove
+// them to be.
+func decide(ctx context.Context, tx *sqldb.Tx, found *rows, keys ledger.Keys, change func(ledger.State) ledger.Changes, all bool) (ledger.Changes, error) {
+	for range maxDecisions {
+		c := change(found.state())
+		switch {
+		case !c.Need.Empty():
+			keys.Add(c.Need)
+			if err := queueRead(ctx, tx, *found, c.Need, all).into(ctx, tx, found); err != nil {
+				return c, err
+			}
+		case all || proven(keys, *found, c):
+			return c, nil
+		default:
+			all = true
+			if err := queueRead(ctx, tx, *found, keys, true).into(ctx, tx, found); err != nil {
+				return c, err
+			}
+		}
+	}
+	return ledger.Changes{}, errUndecided
+}
+
+// errUndecided is the error of a change that needs rows which do not exist.
+var errUndecided = errors.New("the change cannot be decided: a parent of an agent has no account")
 
 // proven reports whether writing c proves that the ids of keys that found lacks are new:
 // their rows are inserted, and the unique keys of the tables refuse a second row.
@@ -113,7 +143,9 @@ type reading struct {
 	holds        parts[ledger.Hold]
 	accounts     parts[ledger.Account]
 	transactions parts[transaction]
-	wanted       []string // accounts of the keys
+	tallies      parts[tally]
+	approvals    parts[ledger.Approval]
+	keys         ledger.Keys
 	all          bool
 }
 
@@ -124,9 +156,11 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 	if all {
 		wanted = append(wanted, keys.NewHolds...)
 	}
-	r := reading{all: all, wanted: keys.Accounts}
+	r := reading{all: all, keys: keys}
 	r.holds = later(ctx, tx, scanHold, selectHold+" where id in", missing(wanted, found.Holds))
 	r.accounts = queueAccounts(ctx, tx, found, keys.Accounts)
+	r.tallies = queueTallies(ctx, tx, found, keys.Tallies)
+	r.approvals = later(ctx, tx, scanApproval, selectApproval+" where id in", missing(keys.Approvals, found.Approvals))
 	if all {
 		r.transactions = later(ctx, tx, scanTransaction, selectTransaction+" where id in", missing(keys.NewTransactions, found.Transactions))
 	}
@@ -138,7 +172,8 @@ func queueRead(ctx context.Context, tx *sqldb.Tx, found rows, keys ledger.Keys, 
 func queueAccounts(ctx context.Context, tx *sqldb.Tx, found rows, accounts []string) parts[ledger.Account] {
 	wanted := slices.Clone(accounts)
 	for _, h := range found.Holds {
-		wanted = append(wanted, h.Accounts()...)
+		counting, _ := h.CountedBy()
+		wanted = append(append(wanted, h.Accounts()...), counting...)
 	}
 	return later(ctx, tx, scanAccount, selectAccount+" where id in", missing(wanted, found.Accounts))
 }
@@ -161,21 +196,28 @@ func (r reading) into(ctx context.Context, tx *sqldb.Tx, found *rows) error {
 	for _, a := range accounts {
 		found.Accounts[a.ID] = a
 	}
+	if err := r.intoLimits(found); err != nil {
+		return err
+	}
 	if len(holds) > 0 {
 		for _, h := range holds {
 			found.Holds[h.ID] = h
 		}
-		if accounts, err = queueAccounts(ctx, tx, *found, nil).all(); err != nil {
+		more, sums := queueAccounts(ctx, tx, *found, nil), queueTallies(ctx, tx, *found, nil)
+		if accounts, err = more.all(); err != nil {
 			return err
 		}
 		for _, a := range accounts {
 			found.Accounts[a.ID] = a
 		}
+		if err := intoTallies(found, sums, nil); err != nil {
+			return err
+		}
 	}
 	for _, h := range found.Holds {
 		fillAbsent(found.Accounts, h.Accounts())
 	}
-	fillAbsent(found.Accounts, r.wanted)
+	fillAbsent(found.Accounts, r.keys.Accounts)
 	if err := addLines(ctx, tx, ts); err != nil {
 		return err
 	}
@@ -215,7 +257,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 		tx.Queue(ctx, "update chain set one = case when seq = $3 and hash = $4 then 1 else 0 end, seq = $1, hash = $2 where one = 1",
 			c.Head.Seq, c.Head.Hash.String(), found.Head.Seq, found.Head.Hash.String())
 	}
-	const journalWidth, accountWidth, holdWidth = 14, 3, 13
+	const journalWidth, accountWidth, holdWidth = 14, 4, 14
 	journal := make([]any, 0, journalWidth*len(c.Transactions))
 	accounts := make([]any, 0, accountWidth*len(c.Accounts))
 	made, ended := make([]any, 0, holdWidth*len(c.Holds)), make([]any, 0, holdWidth*len(c.Holds))
@@ -225,7 +267,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 			encodeLines(t.Lines), t.Other(), int64(t.SumIn(api.Credits)), int64(t.SumIn(api.USDC)))
 	}
 	for _, a := range c.Accounts {
-		accounts = append(accounts, a.ID, int64(a.Balance), a.Entries)
+		accounts = append(accounts, a.ID, int64(a.Balance), a.Entries, encodeMeters(&a))
 	}
 	for _, h := range c.Holds {
 		to := &made
@@ -233,9 +275,9 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 			to = &ended
 		}
 		*to = append(*to, h.ID, h.Agent, h.Category, h.Turn, int64(h.Amount), int64(h.Settled), h.Payee, string(h.Status),
-			h.CreatedAt, h.ExpiresAt, h.EndedAt, h.Parent, string(h.Asset))
+			h.CreatedAt, h.ExpiresAt, h.EndedAt, h.Parent, string(h.Asset), h.Counted)
 	}
-	const holds = "insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset) values "
+	const holds = "insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent, asset, counted) values "
 	for _, w := range []struct {
 		into, after string
 		columns     int
@@ -243,8 +285,8 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	}{
 		{"insert into journal (seq, id, kind, agent, memo, turn, trace, at, previous, hash, lines, other, credits_sum, usdc_sum) values ", "", journalWidth, journal},
 		{
-			"insert into accounts (id, balance, entries) values ",
-			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries", accountWidth, accounts,
+			"insert into accounts (id, balance, entries, meter) values ",
+			" on conflict (id) do update set balance = excluded.balance, entries = excluded.entries, meter = excluded.meter", accountWidth, accounts,
 		},
 		{holds, "", holdWidth, made},
 		{
@@ -255,6 +297,7 @@ func save(ctx context.Context, tx *sqldb.Tx, found rows, c ledger.Changes) {
 	} {
 		insert(ctx, tx, w.into, w.after, w.columns, w.rows)
 	}
+	saveLimits(ctx, tx, c)
 }
 
 // rows is the state by which a change is decided.
@@ -266,6 +309,7 @@ type rows struct {
 func emptyRows(head ledger.Head) rows {
 	return rows{State: ledger.State{
 		Head: head, Accounts: map[string]ledger.Account{}, Holds: map[string]ledger.Hold{}, Transactions: map[string]ledger.Transaction{},
+		Tallies: map[string]limits.Tally{}, Approvals: map[string]ledger.Approval{},
 	}}
 }
 
@@ -273,5 +317,6 @@ func emptyRows(head ledger.Head) rows {
 func (r rows) state() ledger.State {
 	return ledger.State{
 		Head: r.Head, Accounts: maps.Clone(r.Accounts), Holds: maps.Clone(r.Holds), Transactions: maps.Clone(r.Transactions),
+		Tallies: maps.Clone(r.Tallies), Approvals: maps.Clone(r.Approvals),
 	}
 }

@@ -1,2 +1,0 @@
--- The number of the migration of limits.
-select 1;
