@@ -60,6 +60,9 @@ memory: ## Make 10^6 model calls and compare the memory of the router with that 
 overspend: postgres ## Spend the balance of one agent with up to 256 callers, and with a killed replica of the router (CALLS=…)
 	set -o pipefail; ANIMA_OVERSPEND_CALLS=$(or $(CALLS),8) $(PG) go test -count=1 -timeout 30m -v -run '^TestOverspend' ./e2e | grep -v level=
 
+histories: ## Run 10,000 random histories of the ledger beside a model, on SQLite and PostgreSQL (HISTORIES=10000)
+	$(PG) go test -count=1 -timeout 60m -v -run '^TestHistories$$' ./services/treasury/internal/sqlstore -rapid.checks=$(or $(HISTORIES),10000)
+
 crash-long: takeovers ## Run the crash matrix at every pass of a failpoint, in every service; writes docs/crash-matrix.md
 	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=
 

@@ -66,6 +66,12 @@ func (c *clock) now() time.Time {
 	return time.UnixMicro(c.at)
 }
 
+func (c *clock) set(at int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = at
+}
+
 func (c *clock) advance(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
