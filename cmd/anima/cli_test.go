@@ -362,6 +362,19 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	}
 	m.fails(exitUsage, "", []string{"ledger", "balance", "--at", "soon"}, "soon")
 	wantExport(t, m, entries.Entries)
+	report := asked[ledgerReport](m, "ledger", "report")
+	if len(report.Agents) != 2 || len(report.Members) != 2 || report.Turns == 0 || report.BurnPerHour <= 0 || len(report.Buckets) != 24 {
+		t.Errorf("report: got %+v", report)
+	}
+	if one := asked[ledgerReport](m, "ledger", "report", "lucky"); len(one.Outcomes) == 0 || one.Profit >= 0 {
+		t.Errorf("report of lucky: got %+v", one)
+	}
+	if out := m.cli("ledger", "report", "lucky", "--since", "7d", "--parts", "7"); !strings.Contains(out, "█") || !strings.Contains(out, "runway") {
+		t.Errorf("report says\n%s", out)
+	}
+	if out := m.cli("ledger", "report", "lucky", "--csv", "--parts", "3"); strings.Count(out, "\n") != 4 {
+		t.Errorf("report as CSV: got\n%s", out)
+	}
 	if out := m.cli("ledger", "verify"); !strings.Contains(out, "0 active holds") {
 		t.Errorf("verify says\n%s", out)
 	}

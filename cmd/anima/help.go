@@ -412,6 +412,18 @@ Examples:
   anima ledger export --agent lucky --since 2026-11-01 --until 2026-12-01 -f november.csv
   anima ledger export --format json --since 24h | jq '.[].id'`,
 
+		"ledger report": `Several agents are one group, such as a parent and its children: payments between them
+cancel out, and a line for each agent shows its part. Without an agent, all are the
+group. Deposits are no profit. The burn rate is what was spent and transferred in an
+hour, since the first transaction of the period; the runway is how long the credits
+last at that rate. With one agent, the turns of the period are shown by how they ended.
+
+Examples:
+  anima ledger report
+  anima ledger report lucky --since 7d
+  anima ledger report lucky child1 child2 --since 2026-11-01 --until 2026-12-01
+  anima ledger report lucky --csv > report.csv`,
+
 		"ledger verify": `Recomputes the hash chain, the sums, each balance and each hold, and compares them with
 what is stored. The progress is written to standard error each second.
 

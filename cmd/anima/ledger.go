@@ -18,6 +18,7 @@ type ledgerCmd struct {
 	Entries  ledgerEntriesCmd  `cmd:"" help:"List transactions."`
 	Export   ledgerExportCmd   `cmd:"" help:"Write transactions as CSV or JSON."`
 	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
+	Report   ledgerReportCmd   `cmd:"" help:"Show what agents earned and spent: burn rate, runway, cost of a turn."`
 	Verify   ledgerVerifyCmd   `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
 }
 

@@ -17,13 +17,18 @@ import (
 )
 
 // past parses a time before now: RFC 3339, a day (its first moment in UTC), or a duration
-// such as 36h, which means so long ago. It returns Unix microseconds, 0 for "".
+// such as 36h or 7d, which means so long ago. It returns Unix microseconds, 0 for "".
 func past(text string, now time.Time) (int64, error) {
 	if text == "" {
 		return 0, nil
 	}
 	if d, err := time.ParseDuration(text); err == nil && d > 0 {
 		return now.Add(-d).UnixMicro(), nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.Atoi(days); err == nil && n > 0 && n < 10_000 {
+			return now.AddDate(0, 0, -n).UnixMicro(), nil
+		}
 	}
 	for _, form := range []string{time.RFC3339, time.DateOnly} {
 		if t, err := time.Parse(form, text); err == nil && t.UnixMicro() > 0 {

@@ -263,6 +263,11 @@ func Contracts() []Contract {
 		{VerifyLedger{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
 		{VerifyLedgerV2{}, LedgerReport{Transactions: 2, Accounts: 3, ActiveHolds: 1, Head: "ab", OK: true}},
 		{GetBalanceAt{Agent: "lucky", Seq: 2}, BalanceAt{Agent: "lucky", Seq: 2, At: at, Available: 991_000, Held: 9000, Tier: TierHigh, USDC: Dollar}},
+		{GetEconomics{Agents: []string{"lucky"}, Since: at, Until: at + 1}, Economics{
+			Agents: []string{"lucky"}, Since: at, Until: at + 1, Balance: Dollar, Spent: []CategorySpent{{Category: "inference", Amount: 610}}, Profit: -610,
+			BurnPerHour: 610, Runway: 5_901_639, Turns: 1, CostPerTurn: 610, Holds: []HoldsEnded{{Status: HoldSettled, Holds: 1, Amount: 9000, Paid: 610}},
+			Buckets: []EconomicsPart{{At: at, Spent: 610}},
+		}},
 		{ExportLedger{Agent: "lucky", Since: at}, LedgerPage{Entries: []LedgerEntry{{
 			Seq: 2, ID: "pay/settle", Kind: "settle", Agent: "lucky", At: at, Previous: "aa", Hash: "ab", Turn: turn.ID,
 			Lines: []LedgerLine{{Account: "usdc-held:lucky", Asset: USDC, Amount: -Cent}, {Account: "usdc-payee:0xab", Asset: USDC, Amount: Cent, Balance: Cent}},

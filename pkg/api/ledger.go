@@ -91,8 +91,68 @@ type VerifyProgress struct {
 	All  int64 `json:"all"` // at the start; more may be posted meanwhile
 }
 
+// GetEconomics requests the [Economics] of a group of agents from Since until Until, in
+// Unix microseconds; Until 0 means now, Since 0 means a day before. Payments between the
+// agents of the group cancel out. Buckets divides the period, 0 means 24. Errors: NotFound,
+// Invalid (no agent, more than [MaxEconomicsAgents], or more than 366 buckets).
+type GetEconomics struct {
+	Agents  []string `json:"agents"`
+	Since   int64    `json:"since,omitempty"`
+	Until   int64    `json:"until,omitempty"`
+	Buckets int      `json:"buckets,omitempty"`
+}
+
+// MaxEconomicsAgents is the limit of agents in a [GetEconomics].
+const MaxEconomicsAgents = 100
+
+// Economics is what a group of agents earned and spent in a period, credits and USDC
+// together. Profit is Earned and TransfersIn minus Spent and TransfersOut, with Exchange
+// and Reversed; a deposit is no profit.
+type Economics struct {
+	Agents       []string        `json:"agents"`
+	Since        int64           `json:"since"`
+	Until        int64           `json:"until"`
+	Balance      Micros          `json:"balance"` // credits at the time of the answer, available and held
+	Spent        []CategorySpent `json:"spent"`   // by category
+	Earned       Micros          `json:"earned"`  // payments of other agents
+	TransfersIn  Micros          `json:"transfersIn"`
+	TransfersOut Micros          `json:"transfersOut"`
+	Deposits     Micros          `json:"deposits"`
+	Exchange     Micros          `json:"exchange"` // credits bought, minus the USDC paid for them
+	Reversed     Micros          `json:"reversed"` // change by reversals
+	Profit       Micros          `json:"profit"`
+	BurnPerHour  Micros          `json:"burnPerHour"` // what was spent and transferred, per hour since the first transaction
+	Runway       int64           `json:"runway"`      // seconds that Balance lasts at that rate; -1: nothing is spent
+	Turns        int64           `json:"turns"`       // that paid something
+	CostPerTurn  Micros          `json:"costPerTurn"`
+	Holds        []HoldsEnded    `json:"holds"` // by outcome
+	Buckets      []EconomicsPart `json:"buckets"`
+}
+
+// CategorySpent is what was paid from holds of a category.
+type CategorySpent struct {
+	Category string `json:"category"`
+	Amount   Micros `json:"amount"`
+}
+
+// HoldsEnded are the holds that ended with a status.
+type HoldsEnded struct {
+	Status HoldStatus `json:"status"`
+	Holds  int64      `json:"holds"`
+	Amount Micros     `json:"amount"` // reserved
+	Paid   Micros     `json:"paid"`
+}
+
+// EconomicsPart is a part of the period, which begins at At.
+type EconomicsPart struct {
+	At     int64  `json:"at"`
+	Spent  Micros `json:"spent"`
+	Income Micros `json:"income"` // earned, transfers and deposits
+}
+
 // The implementations of [Message] by the types of this file.
 
 func (GetBalanceAt) Subject() Subject   { return request(Treasury, "get_balance_at") }
 func (ExportLedger) Subject() Subject   { return request(Treasury, "export_ledger") }
+func (GetEconomics) Subject() Subject   { return request(Treasury, "get_economics") }
 func (VerifyLedgerV2) Subject() Subject { return request(Treasury, "verify_ledger").version(2) }

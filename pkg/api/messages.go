@@ -107,6 +107,7 @@ func Messages() []Message {
 		VerifyLedger{},
 		VerifyLedgerV2{},
 		GetBalanceAt{},
+		GetEconomics{},
 		ExportLedger{},
 		SignMessage{},
 		Pay{},

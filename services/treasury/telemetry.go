@@ -1,6 +1,7 @@
 package treasury
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +24,7 @@ type instruments struct {
 	limited      metric.Int64Counter
 	spent        metric.Int64Counter
 	tiers        metric.Int64Counter
+	received     metric.Int64Counter
 	group        metric.Int64Histogram
 }
 
@@ -36,6 +38,8 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	t.overdrafts, errs[3] = m.Int64Counter("anima.treasury.overdrafts", metric.WithDescription("Requests refused because the account cannot pay"))
 	t.spent, errs[4] = m.Int64Counter("anima.treasury.spent.micros", metric.WithDescription("Amounts settled from holds, in micro-USD, by category"))
 	t.tiers, errs[5] = m.Int64Counter("anima.treasury.tier.changes", metric.WithDescription("Changes of an agent's tier, by the new one"))
+	t.received, errs[7] = m.Int64Counter("anima.treasury.received.micros",
+		metric.WithDescription("Amounts that agents received by deposits and purchases, in micro-USD, by kind and asset"))
 	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
 		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
 	t.limited, errs[7] = m.Int64Counter("anima.treasury.limited", metric.WithDescription("Payments refused by a limit of their agent, by reason and category"))
@@ -49,7 +53,11 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 func (t *instruments) committed(ctx context.Context, c ledger.Changes, operations int) {
 	t.group.Record(ctx, int64(operations))
 	for i := range c.Transactions {
-		t.transactions.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", string(c.Transactions[i].Kind))))
+		x := &c.Transactions[i]
+		t.transactions.Add(ctx, 1, metric.WithAttributes(attribute.String("kind", string(x.Kind))))
+		if asset, amount := x.Received(); amount > 0 {
+			t.received.Add(ctx, int64(amount), metric.WithAttributes(attribute.String("kind", string(x.Kind)), attribute.String("asset", cmp.Or(string(asset), "credits"))))
+		}
 	}
 	for i := range c.Holds {
 		if h := &c.Holds[i]; h.Status == api.HoldSettled {

@@ -142,6 +142,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.setLimits),
 		bus.Reply(h.listApprovals),
 		bus.Reply(h.decideApproval),
+		bus.Reply(h.getEconomics, 4),
 		bus.Reply(h.signMessage),
 		bus.Reply(h.pay),
 		bus.Reply(h.getPayment),

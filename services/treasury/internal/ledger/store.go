@@ -60,6 +60,9 @@ type Store interface {
 	// Errors: [api.NotFound], if the agent has no account today.
 	BalanceAt(ctx context.Context, agent string, seq int64) (Balance, error)
 
+	// Categories returns the categories of holds, by their ids.
+	Categories(ctx context.Context, holds []string) (map[string]string, error)
+
 	// Snapshot reads, at one point in time, the transactions after a sequence number and
 	// the state that must agree with all transactions.
 	Snapshot(ctx context.Context, after int64) (Snapshot, error)

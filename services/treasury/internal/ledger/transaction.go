@@ -110,6 +110,23 @@ func (t *Transaction) Other() string {
 	return ""
 }
 
+// Received returns what an agent received by a deposit or a purchase, with what repaid its
+// debt; 0 for other kinds.
+func (t *Transaction) Received() (asset api.Asset, amount api.Micros) {
+	if t.Kind != KindDeposit && t.Kind != KindPurchase {
+		return asset, 0
+	}
+	for _, l := range t.Lines {
+		if ownerOf(l.Account) == "" && debtorOf(l.Account) == "" {
+			continue
+		}
+		if of := AssetOf(l.Account); l.Amount > 0 && (t.Kind == KindDeposit || of == api.Credits) {
+			asset, amount = of, amount+l.Amount
+		}
+	}
+	return asset, amount
+}
+
 // SumIn returns the sum of the lines in an asset. It is 0 unless the transaction is
 // faulty.
 func (t *Transaction) SumIn(asset api.Asset) (sum api.Micros) {

@@ -87,3 +87,26 @@ func FuzzParseHash(f *testing.F) {
 		}
 	})
 }
+
+func TestReceived(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		x      Transaction
+		asset  api.Asset
+		amount api.Micros
+	}{
+		"a deposit that repays a debt": {Transaction{Kind: KindDeposit, Lines: []Line{
+			{Account: "faucet", Amount: -5}, {Account: "debt:lucky", Amount: 2}, {Account: "agent:lucky", Amount: 3},
+		}}, api.Credits, 5},
+		"a deposit of USDC": {Transaction{Kind: KindDeposit, Lines: []Line{{Account: "usdc-chain:dev", Amount: -5}, {Account: "usdc:lucky", Amount: 5}}}, api.USDC, 5},
+		"a purchase with a rest": {Transaction{Kind: KindPurchase, Lines: []Line{
+			{Account: "usdc-held:lucky", Amount: -9}, {Account: "usdc-operator", Amount: 7}, {Account: "usdc:lucky", Amount: 2},
+			{Account: "operator", Amount: -6}, {Account: "agent:lucky", Amount: 6},
+		}}, api.Credits, 6},
+		"a transfer": {Transaction{Kind: KindTransfer, Lines: []Line{{Account: "agent:bob", Amount: -5}, {Account: "agent:lucky", Amount: 5}}}, api.Credits, 0},
+	} {
+		if asset, amount := c.x.Received(); asset != c.asset || amount != c.amount {
+			t.Errorf("%s: got %d of %q, want %d of %q", what, amount, asset, c.amount, c.asset)
+		}
+	}
+}

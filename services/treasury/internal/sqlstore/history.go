@@ -61,6 +61,22 @@ func (s *Store) BalanceAt(ctx context.Context, agent string, seq int64) (ledger.
 	})
 }
 
+// Categories implements [ledger.Store].
+func (s *Store) Categories(ctx context.Context, holds []string) (map[string]string, error) {
+	categories := make(map[string]string, len(holds))
+	var failed error
+	among("select id, category from holds where id in", holds, func(query string, args []any) {
+		_, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (struct{}, error) {
+			var id, category string
+			err := row.Scan(&id, &category)
+			categories[id] = category
+			return struct{}{}, err
+		}, query, args...)
+		failed = errors.Join(failed, err)
+	})
+	return categories, failed
+}
+
 // accountAt returns the balance of an account of an agent after a transaction.
 func (s *Store) accountAt(ctx context.Context, agent, account string, seq int64) (api.Micros, error) {
 	// The first two parts find a row with the account among its lines, where the agent is

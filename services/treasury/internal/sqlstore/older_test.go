@@ -183,6 +183,10 @@ func (s *older) BalanceAt(ctx context.Context, agent string, seq int64) (ledger.
 	return sqlstore.New(s.db, nil).BalanceAt(ctx, agent, seq)
 }
 
+func (s *older) Categories(ctx context.Context, holds []string) (map[string]string, error) {
+	return sqlstore.New(s.db, nil).Categories(ctx, holds)
+}
+
 func olderTransactions(ctx context.Context, q sqldb.Querier, agent string, after int64, limit int) ([]ledger.Transaction, error) {
 	const join = olderSelectLine + " from journal j left join postings p on p.seq = j.seq where j.seq in ("
 	const order = ") order by j.seq, p.line"
