@@ -431,6 +431,13 @@ Examples:
   anima ledger verify
   anima ledger verify -o json`,
 
+		"ledger topup": `The wallet pays the seller of ANIMA_TREASURY_TOPUP_URL over x402. One purchase of an agent
+is under way at a time. Repeat a request without an answer with the same --id.
+
+Examples:
+  anima ledger topup lucky 5
+  anima ledger topup lucky 25 --id monday`,
+
 		"ledger transfer": `Money that is held for a turn under way cannot be moved.
 
 Examples:

@@ -19,6 +19,7 @@ type ledgerCmd struct {
 	Export   ledgerExportCmd   `cmd:"" help:"Write transactions as CSV or JSON."`
 	Transfer ledgerTransferCmd `cmd:"" help:"Move money from one agent to another."`
 	Report   ledgerReportCmd   `cmd:"" help:"Show what agents earned and spent: burn rate, runway, cost of a turn."`
+	TopUp    ledgerTopUpCmd    `cmd:"" name:"topup" help:"Buy credits for an agent with the USDC of its wallet."`
 	Verify   ledgerVerifyCmd   `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
 }
 
@@ -94,5 +95,18 @@ func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
 	req := api.Transfer{ID: id, From: strings.ToLower(c.From), To: strings.ToLower(c.To), Amount: amount, Memo: "ledger transfer"}
 	return show(ctx, a, req, func(w io.Writer, v api.Posted) {
 		fmt.Fprintf(w, "%s has given %s to %s (transaction %d)\n", req.From, amount, req.To, v.Seq)
+	})
+}
+
+type ledgerTopUpCmd struct {
+	Agent string `arg:"" help:"The agent whose wallet pays." predictor:"agent"`
+	USD   int64  `arg:"" help:"Dollars: 5, 25, 100, 500, 1000 or 2500."`
+	ID    string `help:"Idempotency key: a repeated request buys once."`
+}
+
+func (c ledgerTopUpCmd) Run(ctx context.Context, a *app) error {
+	req := api.TopUp{ID: cmp.Or(c.ID, "operator-"+uuid.NewString()), Agent: strings.ToLower(c.Agent), USD: c.USD}
+	return show(ctx, a, req, func(w io.Writer, v api.TopUpState) {
+		fmt.Fprintf(w, "%s has bought credits for $%d: %s, before %s (%s)\n", v.Agent, v.USD, v.After, v.Before, v.State)
 	})
 }

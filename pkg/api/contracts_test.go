@@ -255,6 +255,7 @@ func Contracts() []Contract {
 		{GetSpent{Agent: "lucky", Turn: turn.ID, Category: "inference"}, Spent{Paid: 610, Held: 9000}},
 		{Deposit{ID: "d-1", Agent: "lucky", Amount: Dollar, Source: "faucet"}, posted},
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
+		{TopUp{ID: "m-1", Agent: "lucky", USD: 5}, TopUpState{ID: "m-1", Agent: "lucky", USD: 5, State: "done", Before: 20 * Cent, After: 520 * Cent}},
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
 		{GetLimits{Agent: "lucky", Turn: turn.ID, Session: "lucky-main"}, limited},
 		{SetLimits{ID: "s1", Agent: "lucky", Limits: limited.Own, Revision: 1}, limited},

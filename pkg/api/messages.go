@@ -99,6 +99,7 @@ func Messages() []Message {
 		GetSpent{},
 		Deposit{},
 		Transfer{},
+		TopUp{},
 		ListEntries{},
 		GetLimits{},
 		SetLimits{},

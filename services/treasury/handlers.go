@@ -27,7 +27,9 @@ type handlers struct {
 	tel     *instruments
 
 	directory directory
-	outside   *outside // without a client if no provider is configured
+	outside   *outside  // without a client if no provider is configured
+	link      chainLink // nil without a chain
+	topups    *topups
 	payments  pay.Store
 	payer     *pay.Payer // nil without a chain
 }

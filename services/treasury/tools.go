@@ -21,6 +21,12 @@ func (h *handlers) tools() map[string]executor.Func {
 	if h.payer != nil {
 		all["x402_fetch"] = h.x402Tool
 	}
+	if h.link != nil {
+		all["check_usdc_balance"] = h.checkUSDC
+	}
+	if h.topups.on() {
+		all["topup_credits"] = h.topups.tool
+	}
 	maps.Copy(all, h.outside.tools())
 	return all
 }

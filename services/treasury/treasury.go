@@ -31,6 +31,8 @@ type Config struct {
 	Faucet     bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
 	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
 	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
+	TopupURL   string        `env:"topup_url" help:"address of the server that sells credits (GET /pay/{usd}/{address}), for agents that buy them with USDC; empty: none are bought"`
+	TopupEvery time.Duration `env:"topup_every" help:"how often treasury looks for agents at a low tier whose wallets can buy credits, besides when a tier falls"`
 	ConwayURL  string        `env:"conway_url" help:"address of the Conway API, on whose account agents rent sandboxes and register domains, such as https://api.conway.tech; empty: these tools are refused"`
 	ConwayKey  config.Secret `env:"conway_key" help:"API key of the operator for the Conway API"`
 	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
@@ -53,6 +55,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_TREASURY_SWEEP is %s: at least 10ms is needed", c.Sweep)
 	case c.ScryptN < 2 || c.ScryptN > 1<<20 || c.ScryptN&(c.ScryptN-1) != 0:
 		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
+	case c.TopupEvery < time.Second:
+		return fmt.Errorf("ANIMA_TREASURY_TOPUP_EVERY is %s: at least 1s is needed", c.TopupEvery)
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
 		return errors.New("ANIMA_TREASURY_CONWAY_URL and ANIMA_TREASURY_CONWAY_KEY are needed together: set both or none")
 	}
@@ -64,7 +68,7 @@ func (c *Config) Validate() error {
 
 // Service is the definition of treasury for package host.
 var Service = host.Define("treasury", Config{
-	Sweep: time.Second, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base",
+	Sweep: time.Second, TopupEvery: 5 * time.Minute, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base",
 	X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
 }, sqlstore.Migrations(), run)
 
@@ -89,6 +93,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	defer closeWallets()
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
+	low := make(chan struct{}, 1)
 	standard := cfg.Limits.limits()
 	accounts := ledger.New(store, ledger.Options{Now: env.Now, Limits: &standard, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
 		tel.committed(ctx, c, operations)
@@ -97,6 +102,10 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}
 		if len(c.Tiers) > 0 {
 			relay.Wake()
+			select { // the top-ups look at the balances themselves
+			case low <- struct{}{}:
+			default:
+			}
 		}
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store}
@@ -115,6 +124,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	defer closePayments()
+	h.topups = openTopups(h, store, low)
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -144,6 +154,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.decideApproval),
 		bus.Reply(h.getEconomics, 4),
 		bus.Reply(h.signMessage),
+		bus.Reply(h.topups.topUp),
 		bus.Reply(h.pay),
 		bus.Reply(h.getPayment),
 		bus.Reply(h.listPayments),
@@ -151,6 +162,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(h.sweep),
 		bus.Go(h.reconcile),
 		bus.Go(h.outside.reconcile),
+		bus.Go(h.topups.watch),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),
 	)

@@ -92,6 +92,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 		env.HTTP.Public("GET /pay/{usd}/{address}", func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
 		return func() {}, nil
 	}
+	h.link = link
 	h.payer = pay.New(pay.Options{
 		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
 		Max: api.Micros(cfg.Max), Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,

@@ -181,7 +181,10 @@ func (w *work) ask(ctx context.Context) (done bool, err error) {
 		return true, w.fail(ctx, &api.Error{Code: api.Denied, Reason: api.ReasonOffer, Message: "the seller's price cannot be read: " + err.Error(), Next: "use another seller"})
 	}
 	most := w.o.Max
-	if w.r.Max > 0 {
+	switch {
+	case w.r.Own:
+		most = w.r.Max
+	case w.r.Max > 0:
 		most = min(most, w.r.Max)
 	}
 	terms, q, err := choose(challenges, w.o.Networks, most, w.o.Payees)

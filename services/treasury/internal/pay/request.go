@@ -24,6 +24,7 @@ type Request struct {
 	Header  map[string]string
 	Body    []byte
 	Max     api.Micros // most that may be paid; 0 means the limit of the settings
+	Own     bool       // made by treasury for its own purpose: only Max limits it, not the settings
 	Parent  string     // W3C traceparent
 	address string     // the host that is paid
 }

@@ -1,0 +1,140 @@
+package treasury
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/executor"
+
+	"github.com/anima-run/anima/services/treasury/internal/pay"
+	"github.com/anima-run/anima/services/treasury/internal/topup"
+)
+
+// topups buys credits with the USDC of agents.
+type topups struct {
+	*handlers
+	*topup.Actor
+
+	kick <-chan struct{} // a tier has changed
+}
+
+func openTopups(h *handlers, store topup.Store, kick <-chan struct{}) *topups {
+	t := &topups{handlers: h, kick: kick}
+	t.Actor = &topup.Actor{Options: topup.Options{Store: store, Credits: t.credits, USDC: t.usdc, Pay: t.purchase, Now: h.now, Log: h.log}}
+	return t
+}
+
+// on reports whether credits can be bought.
+func (t *topups) on() bool { return t.cfg.TopupURL != "" && t.link != nil && t.payer != nil }
+
+func (t *topups) credits(ctx context.Context, agent string) (api.Micros, error) {
+	b, err := t.ledger.Balance(ctx, agent)
+	return b.Available + b.Held, err
+}
+
+// usdc returns the smaller of what is on the chain and what the ledger has available. If
+// the chain cannot be read now, the balance is not known.
+func (t *topups) usdc(ctx context.Context, agent string) (api.Micros, error) {
+	b, err := t.ledger.Balance(ctx, agent)
+	if err != nil {
+		return 0, err
+	}
+	onChain, err := t.onChain(ctx, agent)
+	return min(onChain, b.USDC), err
+}
+
+// onChain returns the USDC of an agent's wallet.
+func (h *handlers) onChain(ctx context.Context, agent string) (api.Micros, error) {
+	address, err := h.wallets.Address(ctx, agent)
+	if err != nil {
+		return 0, err
+	}
+	return h.link.Balance(ctx, common.HexToAddress(address))
+}
+
+// checkUSDC executes check_usdc_balance. A balance that cannot be read is an error, not 0.
+func (h *handlers) checkUSDC(ctx context.Context, c executor.Call) (string, error) {
+	onChain, err := h.onChain(ctx, c.Agent)
+	if err != nil {
+		return "", err
+	}
+	b, err := h.ledger.Balance(ctx, c.Agent)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("the wallet has %s of USDC on chain; the ledger has %s available, %s held", onChain, b.USDC, b.USDCHeld), nil
+}
+
+// purchase pays for credits over x402. The payment has the id of the purchase.
+func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) error {
+	address, err := t.wallets.Address(ctx, agent)
+	if err != nil {
+		return err
+	}
+	at, err := url.JoinPath(t.cfg.TopupURL, "pay", fmt.Sprint(usd), address)
+	if err != nil {
+		return err
+	}
+	_, err = t.fetch(ctx, pay.Request{
+		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Parent: bus.TraceParent(ctx),
+	})
+	return err
+}
+
+func (t *topups) topUp(ctx context.Context, m api.TopUp) (api.TopUpState, error) {
+	p, err := t.buy(ctx, topup.Purchase{ID: m.ID, Agent: strings.ToLower(m.Agent), USD: m.USD, Cause: "request"})
+	return api.TopUpState{ID: p.ID, Agent: p.Agent, USD: p.USD, State: string(p.State), Before: p.Before, After: p.After}, err
+}
+
+func (t *topups) buy(ctx context.Context, p topup.Purchase) (topup.Purchase, error) {
+	switch {
+	case !t.on():
+		return p, &api.Error{
+			Code: api.Denied, Message: "nobody sells credits here", Next: "set ANIMA_TREASURY_TOPUP_URL and a chain; docs/reference/treasury.md has the settings",
+		}
+	case p.ID == "" || len(p.ID) > 120:
+		return p, api.Errorf(api.Invalid, "the id of the purchase has %d bytes: use 1 to 120", len(p.ID))
+	}
+	return t.Buy(ctx, p)
+}
+
+// tool executes topup_credits. The key of the call is the id of the purchase, so a
+// repeated call buys once.
+func (t *topups) tool(ctx context.Context, c executor.Call) (string, error) {
+	usd := c.Args.Float("amount_usd", 0)
+	if usd != float64(int64(usd)) {
+		return "", api.Errorf(api.Invalid, "credits are sold for whole dollars: use one of %v", api.TopupUSD())
+	}
+	p, err := t.buy(ctx, topup.Purchase{ID: "tool/" + c.Key, Agent: c.Agent, USD: int64(usd), Cause: "tool"})
+	if err != nil {
+		return "", err
+	}
+	if p.State == topup.Futile {
+		return fmt.Sprintf("paid $%d in USDC, and the credits are still %s; do not buy again, tell your creator", p.USD, p.After), nil
+	}
+	return fmt.Sprintf("bought credits for $%d: you have %s", p.USD, p.After), nil
+}
+
+// watch continues open purchases, and buys credits for agents at a low tier: at the start,
+// when a tier falls, and every five minutes. What was pending before a crash is stored.
+func (t *topups) watch(ctx context.Context) error {
+	if !t.on() {
+		return nil
+	}
+	for ctx.Err() == nil {
+		t.Round(ctx)
+		round, cancel := context.WithTimeout(ctx, t.cfg.TopupEvery)
+		select {
+		case <-t.kick:
+		case <-round.Done():
+		}
+		cancel()
+	}
+	return nil
+}
