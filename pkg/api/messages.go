@@ -114,6 +114,13 @@ func Messages() []Message {
 		Pay{},
 		GetPayment{},
 		ListPayments{},
+		GetChain{},
+		GetWallet{},
+		FundUSDC{},
+		ReconcileLedger{},
+		ResolveFreeze{},
+		BackupWallet{},
+		RestoreWallet{},
 		PostedBatch{},
 		TierChanged{},
 

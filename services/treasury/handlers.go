@@ -32,6 +32,7 @@ type handlers struct {
 	topups    *topups
 	payments  pay.Store
 	payer     *pay.Payer // nil without a chain
+	chain     *onchain   // nil without a chain
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {
@@ -58,6 +59,12 @@ func (h *handlers) getBalance(ctx context.Context, m api.GetBalance) (api.Balanc
 }
 
 func (h *handlers) hold(ctx context.Context, m api.Hold) (api.HoldState, error) {
+	if m.Asset == api.USDC {
+		if err := h.chain.spendable(ctx, m.Agent); err != nil {
+			h.tel.held(ctx, m.Category, err)
+			return api.HoldState{}, err
+		}
+	}
 	s, err := h.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: m.ID, Agent: m.Agent, Asset: m.Asset, Amount: m.Amount, Category: m.Category, Turn: m.Turn, ExpiresAt: m.ExpiresAt, Payee: m.Payee,
 		Parent: bus.TraceParent(ctx), Session: m.Session, By: m.By, Domain: m.Domain, Chain: m.Chain, Facilitator: m.Facilitator, Owed: m.Owed,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 )
 
@@ -26,12 +27,15 @@ type instruments struct {
 	tiers        metric.Int64Counter
 	received     metric.Int64Counter
 	group        metric.Int64Histogram
+	passes       metric.Int64Counter
+	deposits     metric.Int64Counter
+	freezes      metric.Int64Counter
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/treasury")
 	var t instruments
-	var errs [8]error
+	var errs [11]error
 	t.transactions, errs[0] = m.Int64Counter("anima.treasury.transactions", metric.WithDescription("Transactions posted, by kind"))
 	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to create a hold, by outcome"))
 	t.settlements, errs[2] = m.Int64Counter("anima.treasury.settlements", metric.WithDescription("Requests to settle a hold, by outcome"))
@@ -43,6 +47,9 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
 		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
 	t.limited, errs[7] = m.Int64Counter("anima.treasury.limited", metric.WithDescription("Payments refused by a limit of their agent, by reason and category"))
+	t.passes, errs[8] = m.Int64Counter("anima.treasury.chain.passes", metric.WithDescription("Reads of the chain, by outcome"))
+	t.deposits, errs[9] = m.Int64Counter("anima.treasury.chain.deposits", metric.WithDescription("Deposits of USDC, by the state that they have got"))
+	t.freezes, errs[10] = m.Int64Counter("anima.treasury.chain.freezes", metric.WithDescription("Agents whose USDC was frozen, because the ledger and the chain differ"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("instrument: %w", err)
 	}
@@ -97,6 +104,14 @@ func (t *instruments) overdraft(ctx context.Context, operation string, err error
 		t.overdrafts.Add(ctx, 1, metric.WithAttributes(attribute.String("operation", operation)))
 	}
 }
+
+func (t *instruments) chainPass(ctx context.Context, err error) { t.passes.Add(ctx, 1, outcome(err)) }
+
+func (t *instruments) chainDeposit(ctx context.Context, d chain.Deposit) {
+	t.deposits.Add(ctx, 1, metric.WithAttributes(attribute.String("state", string(d.State))))
+}
+
+func (t *instruments) frozen(ctx context.Context, _ chain.Account) { t.freezes.Add(ctx, 1) }
 
 func outcome(err error) metric.MeasurementOption {
 	o := "ok"

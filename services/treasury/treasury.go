@@ -40,9 +40,13 @@ type Config struct {
 	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
 	SignerProtocol string        `env:"signer_protocol" help:"protocol of the remote signer: clef or web3signer"`
 
-	RPCURL     config.Secret `env:"rpc_url" help:"HTTP address of the JSON-RPC of the chain; empty: treasury has no chain and no USDC. It is never logged, because it may contain a key"`
-	RPCTimeout time.Duration `env:"rpc_timeout" help:"timeout of one request to the chain"`
-	Network    string        `env:"network" help:"network of the RPC: base, base-sepolia or dev"`
+	RPCURL         config.Secret `env:"rpc_url" help:"HTTP address of the JSON-RPC of the chain; empty: treasury has no chain and no USDC. It is never logged, because it may contain a key"`
+	RPCTimeout     time.Duration `env:"rpc_timeout" help:"timeout of one request to the chain"`
+	Network        string        `env:"network" help:"network of the RPC: base, base-sepolia or dev"`
+	ChainPoll      time.Duration `env:"chain_poll" help:"how often the chain is read for deposits"`
+	ChainReconcile time.Duration `env:"chain_reconcile" help:"how often the ledger is compared with the chain, and how long a difference has to last before the agent is frozen"`
+	ChainStart     int64         `env:"chain_start" help:"first block to read for deposits; -1: the last one at the first start"`
+	ChainLazy      bool          `env:"chain_lazy" help:"read the chain only after it is used for the first time, as anima up does with its dev chain"`
 
 	X402
 	Limits LimitConfig
@@ -53,6 +57,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Sweep < 10*time.Millisecond:
 		return fmt.Errorf("ANIMA_TREASURY_SWEEP is %s: at least 10ms is needed", c.Sweep)
+	case c.RPCTimeout < 10*time.Millisecond || c.ChainPoll < 10*time.Millisecond || c.ChainReconcile < 10*time.Millisecond:
+		return errors.New("ANIMA_TREASURY_RPC_TIMEOUT, ANIMA_TREASURY_CHAIN_POLL and ANIMA_TREASURY_CHAIN_RECONCILE need at least 10ms")
 	case c.ScryptN < 2 || c.ScryptN > 1<<20 || c.ScryptN&(c.ScryptN-1) != 0:
 		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
 	case c.TopupEvery < time.Second:
@@ -68,7 +74,8 @@ func (c *Config) Validate() error {
 
 // Service is the definition of treasury for package host.
 var Service = host.Define("treasury", Config{
-	Sweep: time.Second, TopupEvery: 5 * time.Minute, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef), RPCTimeout: 5 * time.Second, Network: "base",
+	Sweep: time.Second, TopupEvery: 5 * time.Minute, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef),
+	RPCTimeout: 5 * time.Second, Network: "base", ChainPoll: 4 * time.Second, ChainReconcile: time.Minute, ChainStart: -1,
 	X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
 }, sqlstore.Migrations(), run)
 
@@ -91,6 +98,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	defer closeWallets()
+	onchain, err := newOnchain(env, cfg, store, tel)
+	if err != nil {
+		return err
+	}
+	defer onchain.Close()
+	if onchain != nil {
+		wallets = guarded{wallets, onchain}
+	}
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
 	low := make(chan struct{}, 1)
@@ -108,18 +123,16 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 			}
 		}
 	}})
-	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store}
+	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store, chain: onchain}
+	if onchain != nil {
+		onchain.watcher.Ledger = usdcLedger{accounts}
+	}
 	if h.outside, err = openOutside(h, store); err != nil {
 		return err
 	}
 	defer h.outside.close()
 	h.creditsRoutes(env.HTTP)
-	link, closeLink, err := openLink(ctx, env, cfg, wallets)
-	if err != nil {
-		return err
-	}
-	defer closeLink()
-	closePayments, err := openX402(env, cfg.X402, h, store, wallets, accounts, link)
+	closePayments, err := openX402(env, cfg.X402, h, store, wallets, accounts, openLink(ctx, env, onchain, wallets))
 	if err != nil {
 		return err
 	}
@@ -132,7 +145,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	writer.Go(func() { accounts.Run(writing) })
 	defer writer.Wait()
 	defer stop()
-	return env.Serve(ctx,
+	routes := []bus.Route{
 		bus.Reply(h.openAccount),
 		bus.Reply(h.getBalance),
 		bus.Reply(h.hold),
@@ -158,6 +171,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.pay),
 		bus.Reply(h.getPayment),
 		bus.Reply(h.listPayments),
+		bus.Reply(h.getChain),
+		bus.Reply(h.getWallet),
+		bus.Reply(h.fundUSDC),
+		bus.Reply(h.reconcileLedger, 1),
+		bus.Reply(h.resolveFreeze),
+		bus.Reply(h.backupWallet),
+		bus.Reply(h.restoreWallet, 1),
 		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
 		bus.Go(h.reconcile),
@@ -165,7 +185,11 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(h.topups.watch),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),
-	)
+	}
+	if onchain != nil {
+		routes = append(routes, bus.Go(onchain.run))
+	}
+	return env.Serve(ctx, routes...)
 }
 
 // openWallets returns the configured signer and a function that closes it.

@@ -55,27 +55,18 @@ type chainLink interface {
 	pay.Chain
 }
 
-// openLink returns the access to the configured network and a function that closes it;
-// nil without one. It makes no request: a dev chain starts with the first.
-func openLink(ctx context.Context, env *host.Env, cfg Config, wallets wallet.Signer) (chainLink, func(), error) {
-	if cfg.RPCURL.Reveal() == "" {
-		return nil, func() {}, nil
+// openLink returns what pays on the configured network; nil without one. It makes no
+// request: a dev chain starts with the first.
+func openLink(ctx context.Context, env *host.Env, c *onchain, wallets wallet.Signer) chainLink {
+	if c == nil {
+		return nil
 	}
-	network, err := chain.Find(cfg.Network)
-	if err != nil {
-		return nil, nil, fmt.Errorf("ANIMA_TREASURY_NETWORK: %w", err)
-	}
-	client, err := chain.NewClient(chain.Options{URL: cfg.RPCURL, Network: network, Now: env.Now, Timeout: cfg.RPCTimeout})
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := chain.NewSubmitter(ctx, client, wallets)
+	s, err := chain.NewSubmitter(ctx, c.client, wallets)
 	if err != nil { // a remote signer that is not reachable does not stop the ledger
 		env.Log.WarnContext(ctx, "nothing is paid in USDC until the next start, because the wallet for fees cannot be opened", "err", err)
-		client.Close()
-		return nil, func() {}, nil
+		return nil
 	}
-	return s, client.Close, nil
+	return s
 }
 
 // openX402 adds the routes of payments over HTTP 402 and sets the payer of h. Without a

@@ -173,6 +173,13 @@ func (c *Chain) Fork(parent common.Hash) error {
 	return c.beacon.Fork(parent)
 }
 
+// Drop removes the waiting transactions, such as those of blocks that Fork has removed.
+func (c *Chain) Drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.beacon.Rollback()
+}
+
 // Client returns a client of the chain in this process.
 func (c *Chain) Client() *ethclient.Client { return c.client }
 

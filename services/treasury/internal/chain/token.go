@@ -3,6 +3,7 @@ package chain
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/big"
 	"strings"
@@ -219,4 +220,21 @@ func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash
 		}
 	}
 	return kept, nil
+}
+
+// Faucet asks the faucet of the dev chain to pay USDC, once for each id, and returns the
+// hash of the transaction, "" if the id was paid before.
+func (c *Client) Faucet(ctx context.Context, to common.Address, value api.Micros, id string) (string, error) {
+	var tx *common.Hash
+	err := c.call(ctx, rpc.BatchElem{Method: "anima_fund", Args: []any{to, uint64(value), id}, Result: &tx}) //nolint:gosec // the faucet refuses a large one
+	if refused, ok := errors.AsType[*CallError](err); ok {
+		return "", &api.Error{Code: api.Invalid, Message: refused.Error(), Next: "the faucet gives at most 10,000 dollars at once"}
+	}
+	if err != nil || tx == nil {
+		return "", err
+	}
+	c.mu.Lock()
+	delete(c.balances, to) // it is read again
+	c.mu.Unlock()
+	return tx.Hex(), nil
 }

@@ -241,6 +241,12 @@ func (r *Remote) transaction(ctx context.Context, args map[string]any) (raw hexu
 	return raw, nil
 }
 
+// Backup implements [Signer]. It is Denied.
+func (r *Remote) Backup(context.Context, string) (Wallet, error) { return Wallet{}, noKeys() }
+
+// Restore implements [Signer]. It is Denied.
+func (r *Remote) Restore(context.Context, string, string) (string, error) { return "", noKeys() }
+
 // from returns the address that signs for an agent. A wallet with a keystore is not the
 // remote signer's.
 func (r *Remote) from(ctx context.Context, agent string) (common.Address, error) {

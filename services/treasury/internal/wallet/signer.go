@@ -23,6 +23,12 @@ type Signer interface {
 	Create(ctx context.Context, agent string) (string, error)
 	// Address returns the address of an agent's wallet, EIP-55. Errors: NotFound.
 	Address(ctx context.Context, agent string) (string, error)
+	// Backup returns the wallet of an agent as it is stored, encrypted. Errors: NotFound;
+	// Denied if the key is at a remote signer.
+	Backup(ctx context.Context, agent string) (Wallet, error)
+	// Restore stores a wallet from a backup for an agent that has none. Errors: Invalid,
+	// Conflict; Denied as by Backup.
+	Restore(ctx context.Context, agent, keystore string) (address string, err error)
 	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
 	// bytes in hex with v 27 or 28. Errors: NotFound, Invalid, Unavailable.
 	SignMessage(ctx context.Context, agent, to, content, signedAt string) (Signed, error)

@@ -8,6 +8,7 @@ package wallet
 import (
 	"context"
 	"crypto/ecdsa"
+	"encoding/json"
 	"fmt"
 	"sync"
 
@@ -185,6 +186,84 @@ func (k *Keeper) opened(agent string) *key {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.keys[agent]
+}
+
+// Backup returns the wallet of an agent as it is stored, encrypted. Errors: NotFound;
+// Denied if the key is at a remote signer.
+func (k *Keeper) Backup(ctx context.Context, agent string) (Wallet, error) {
+	if agent == probe {
+		return Wallet{}, api.Errorf(api.NotFound, "no agent is named")
+	}
+	w, err := k.store.Wallet(ctx, agent)
+	if err == nil && w.Keystore == "" {
+		return Wallet{}, noKeys()
+	}
+	return w, err
+}
+
+// Restore stores a wallet from a backup and returns its address. The passphrase must be
+// that of the backup. Restoring the wallet that stands does nothing. Errors: Invalid,
+// Conflict.
+func (k *Keeper) Restore(ctx context.Context, agent, file string) (string, error) {
+	if agent == probe {
+		return "", api.Errorf(api.NotFound, "no agent is named")
+	}
+	if len(file) > maxKeystore {
+		return "", &api.Error{Code: api.Invalid, Message: "the backup is longer than a keystore", Next: "use the file that anima wallet backup has written"}
+	}
+	if err := cheap(file); err != nil {
+		return "", err
+	}
+	k.opening.Lock()
+	opened, err := keystore.DecryptKey([]byte(file), k.reveal())
+	k.opening.Unlock()
+	if err != nil {
+		return "", &api.Error{
+			Code: api.Invalid, Message: fmt.Sprintf("the backup cannot be opened: %.100v", err),
+			Next: "use the file that anima wallet backup has written, with the passphrase of that installation",
+		}
+	}
+	address := ethcrypto.PubkeyToAddress(opened.PrivateKey.PublicKey).Hex()
+	stands, err := k.store.AddWallet(ctx, agent, Wallet{Address: address, Keystore: file})
+	if err != nil && api.CodeOf(err) != api.NotFound {
+		return "", err
+	}
+	if stands.Address != address {
+		return "", &api.Error{
+			Code: api.Conflict, Message: fmt.Sprintf("agent %.40q has another wallet, or another agent has the one of the backup", agent),
+			Next: "restore it for an agent without a wallet; a wallet is never replaced",
+		}
+	}
+	return address, nil
+}
+
+const (
+	maxKeystore = 4096    // bytes; go-ethereum's are about 500
+	maxScryptN  = 1 << 18 // go-ethereum's standard, which takes 256 MiB of memory
+)
+
+// cheap refuses a keystore whose decryption would take more memory than the standard one.
+func cheap(file string) error {
+	var k struct {
+		Crypto struct {
+			KDF    string `json:"kdf"`
+			Params struct {
+				N int `json:"n"`
+				R int `json:"r"`
+				P int `json:"p"`
+			} `json:"kdfparams"`
+		} `json:"crypto"`
+	}
+	err := json.Unmarshal([]byte(file), &k)
+	p := k.Crypto.Params
+	if err != nil || k.Crypto.KDF != "scrypt" || p.N > maxScryptN || p.R > 8 || p.P > 6 {
+		return &api.Error{Code: api.Invalid, Message: "the backup is not a keystore of version 3 with scrypt", Next: "use the file that anima wallet backup has written"}
+	}
+	return nil
+}
+
+func noKeys() error {
+	return &api.Error{Code: api.Denied, Message: "the key is at the remote signer", Next: "back it up and restore it there"}
 }
 
 // elsewhere returns the error for a wallet whose key the remote signer has.

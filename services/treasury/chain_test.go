@@ -1,0 +1,185 @@
+package treasury_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/treasury/devchain"
+	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
+)
+
+// onchain starts treasury with a chain behind a proxy.
+func onchain(t *testing.T, change map[string]string) (*apptest.World, *chaintest.Proxy) {
+	t.Helper()
+	p := chaintest.Start(t, devchain.Options{Interval: -1})
+	env := maps.Clone(development)
+	maps.Copy(env, map[string]string{
+		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "200ms",
+		"ANIMA_TREASURY_CHAIN_POLL": "10ms", "ANIMA_TREASURY_CHAIN_RECONCILE": "50ms",
+	})
+	maps.Copy(env, change)
+	return start(t, apptest.Options{Env: env}), p
+}
+
+// walletWhen asks for a wallet until it fits.
+func walletWhen(t *testing.T, b *bus.Bus, what string, fits func(api.WalletState) bool) api.WalletState {
+	t.Helper()
+	for {
+		w := ask[api.WalletState](t, b, api.GetWallet{Agent: "lucky"})
+		if fits(w) {
+			return w
+		}
+		if t.Context().Err() != nil {
+			t.Fatalf("%s: got %+v", what, w)
+		}
+	}
+}
+
+func TestFundFromTheFaucet(t *testing.T) {
+	t.Parallel()
+	w, _ := onchain(t, nil)
+	a := ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})
+	for range 2 { // the same id pays once
+		f := ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 5 * api.Dollar})
+		if f.Address != a.Address {
+			t.Errorf("funded: got %s, want %s", f.Address, a.Address)
+		}
+	}
+	got := ask[api.WalletState](t, w.Bus, api.GetWallet{Agent: "lucky"})
+	if !got.Known || got.Stale || got.OnChain != 5*api.Dollar || got.Ledger != 5*api.Dollar || got.Block == 0 || len(got.Deposits) != 1 || got.Deposits[0].State != "safe" {
+		t.Errorf("wallet: got %+v, want 5 dollars on the chain and in the ledger", got)
+	}
+	if b := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"}); b.USDC != 5*api.Dollar {
+		t.Errorf("balance: got %+v, want 5 dollars of USDC", b)
+	}
+	r := ask[api.Reconciliation](t, w.Bus, api.ReconcileLedger{})
+	if !r.OK || len(r.Accounts) != 1 || r.Accounts[0].Chain != 5*api.Dollar {
+		t.Errorf("reconcile: got %+v, want agreement", r)
+	}
+	refused(t, w.Bus, api.FundUSDC{ID: "two", Agent: "nobody", Amount: 1}, api.NotFound, "")
+	refused(t, w.Bus, api.FundUSDC{ID: "", Agent: "lucky", Amount: 1}, api.Invalid, "")
+	refused(t, w.Bus, api.FundUSDC{ID: "three", Agent: "lucky", Amount: 20_000 * api.Dollar}, api.Invalid, "")
+	c := ask[api.ChainState](t, w.Bus, api.GetChain{})
+	if c.Network != "dev" || !c.OK || c.Block == 0 || c.Frozen != 0 {
+		t.Errorf("chain: got %+v, want the dev chain", c)
+	}
+}
+
+// TestRPCDown checks an RPC that refuses, hangs and lies about its chain: the balance is
+// stale, no money moves and no tier changes, and all of it recovers by itself.
+func TestRPCDown(t *testing.T) {
+	t.Parallel()
+	w, p := onchain(t, nil)
+	fund(t, w.Bus, 6*api.Dollar)
+	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 5 * api.Dollar})
+	before := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"})
+	for _, mode := range []chaintest.Mode{chaintest.Refuses, chaintest.Hangs, chaintest.Lies} {
+		p.Set(mode)
+		stale := walletWhen(t, w.Bus, "stale", func(s api.WalletState) bool { return s.Stale })
+		if !stale.Known || stale.OnChain != 5*api.Dollar || stale.Error == "" || strings.Contains(stale.Error, chaintest.Password) {
+			t.Errorf("%s: got %+v, want the last balance, stale, without the address", mode, stale)
+		}
+		refused(t, w.Bus, api.FundUSDC{ID: "while " + string(mode), Agent: "lucky", Amount: 1}, api.Unavailable, api.ReasonChain)
+		refused(t, w.Bus, api.ReconcileLedger{}, api.Unavailable, api.ReasonChain)
+		if c := ask[api.ChainState](t, w.Bus, api.GetChain{}); c.OK || c.Error == "" || c.Frozen != 0 {
+			t.Errorf("%s: got %+v, want it down and nobody frozen", mode, c)
+		}
+		now := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"})
+		if now.At = before.At; now != before {
+			t.Errorf("%s: got %+v, want %+v as before", mode, now, before)
+		}
+		p.Set(chaintest.Works)
+		walletWhen(t, w.Bus, "recovered", func(s api.WalletState) bool { return !s.Stale })
+	}
+	p.Give(t, common.HexToAddress(ask[api.WalletState](t, w.Bus, api.GetWallet{Agent: "lucky"}).Address), 7, "afterwards")
+	walletWhen(t, w.Bus, "a deposit afterwards", func(s api.WalletState) bool { return s.Ledger == 5*api.Dollar+7 })
+}
+
+// TestDifferenceFreezes makes the ledger pay USDC that stays on the chain.
+func TestDifferenceFreezes(t *testing.T) {
+	t.Parallel()
+	w, _ := onchain(t, nil)
+	fund(t, w.Bus, 6*api.Dollar)
+	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 5 * api.Dollar})
+	hold := func(id string) api.Hold {
+		return api.Hold{ID: id, Agent: "lucky", Asset: api.USDC, Amount: api.Dollar, ExpiresAt: later()}
+	}
+	ask[api.HoldState](t, w.Bus, hold("h"))
+	ask[api.HoldState](t, w.Bus, api.Settle{ID: "h", Amount: api.Dollar, Payee: "usdc-payee:0x1111111111111111111111111111111111111111"})
+	frozen := walletWhen(t, w.Bus, "frozen", func(s api.WalletState) bool { return s.Frozen != nil })
+	if frozen.Frozen.Difference != -api.Dollar {
+		t.Errorf("frozen: got %+v, want a dollar", frozen.Frozen)
+	}
+	refused(t, w.Bus, hold("i"), api.Denied, api.ReasonFrozen)
+	ask[api.HoldState](t, w.Bus, api.Hold{ID: "credits", Agent: "lucky", Amount: 1, ExpiresAt: later()}) // credits are not frozen
+	refused(t, w.Bus, api.ResolveFreeze{Agent: "lucky"}, api.Invalid, "")
+	if s := ask[api.WalletState](t, w.Bus, api.ResolveFreeze{Agent: "lucky", Note: "a test"}); s.Frozen != nil {
+		t.Errorf("resolved: got %+v, want it not frozen", s)
+	}
+	ask[api.HoldState](t, w.Bus, hold("i"))
+	if r := ask[api.Reconciliation](t, w.Bus, api.ReconcileLedger{Agent: "lucky"}); !r.OK {
+		t.Errorf("reconcile: got %+v, want agreement", r)
+	}
+}
+
+// TestLazyChain checks that a lazy treasury makes no request before the chain is used.
+func TestLazyChain(t *testing.T) {
+	t.Parallel()
+	w, p := onchain(t, map[string]string{"ANIMA_TREASURY_CHAIN_LAZY": "true"})
+	fund(t, w.Bus, api.Dollar)
+	ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"})
+	if n := p.Calls(); n != 0 {
+		t.Errorf("requests to the chain: got %d, want none", n)
+	}
+	ask[api.WalletState](t, w.Bus, api.GetWallet{Agent: "lucky"})
+	p.Give(t, common.HexToAddress(ask[api.WalletState](t, w.Bus, api.GetWallet{Agent: "lucky"}).Address), 7, "one")
+	walletWhen(t, w.Bus, "a deposit", func(s api.WalletState) bool { return s.Ledger == 7 })
+}
+
+func TestBackupAndRestore(t *testing.T) {
+	t.Parallel()
+	env := maps.Clone(development)
+	env["ANIMA_TREASURY_KEYSTORE_PASSPHRASE"] = "one passphrase for two installations"
+	first, second := start(t, apptest.Options{Env: env}), start(t, apptest.Options{Env: env})
+	a := ask[api.Account](t, first.Bus, api.OpenAccount{Agent: "lucky"})
+	backup := ask[api.WalletBackup](t, first.Bus, api.BackupWallet{Agent: "lucky"})
+	if backup.Address != a.Address || !strings.Contains(backup.Keystore, `"ciphertext"`) {
+		t.Errorf("backup: got %+v, want the keystore of %s", backup, a.Address)
+	}
+	for range 2 {
+		if got := ask[api.Account](t, second.Bus, api.RestoreWallet{Agent: "lucky", Keystore: backup.Keystore}); got.Address != a.Address {
+			t.Errorf("restored: got %s, want %s", got.Address, a.Address)
+		}
+	}
+	const at = "2026-11-21T08:00:00.000Z"
+	sign := api.SignMessage{Agent: "lucky", To: a.Address, Content: "hello", SignedAt: at}
+	if one, two := ask[api.Signature](t, first.Bus, sign), ask[api.Signature](t, second.Bus, sign); one != two {
+		t.Errorf("signatures: got %+v and %+v, want the same", one, two)
+	}
+	refused(t, second.Bus, api.RestoreWallet{Agent: "bob", Keystore: backup.Keystore}, api.Conflict, "")
+	ask[api.Account](t, second.Bus, api.OpenAccount{Agent: "carol"})
+	refused(t, second.Bus, api.RestoreWallet{Agent: "carol", Keystore: backup.Keystore}, api.Conflict, "")
+	for what, file := range map[string]string{
+		"no JSON": "x", "a cheap key derivation": strings.Replace(backup.Keystore, "scrypt", "pbkdf2", 1),
+		"an expensive one":  strings.Replace(backup.Keystore, `"n":2,`, `"n":1073741824,`, 1),
+		"a changed file":    strings.Replace(backup.Keystore, `"ciphertext":"`, `"ciphertext":"00`, 1),
+		"a file of a novel": strings.Repeat("x", 5000),
+	} {
+		if file == backup.Keystore {
+			t.Fatalf("%s: the file was not changed: %s", what, file)
+		}
+		refused(t, second.Bus, api.RestoreWallet{Agent: "dave", Keystore: file}, api.Invalid, "")
+	}
+	refused(t, first.Bus, api.BackupWallet{Agent: "nobody"}, api.NotFound, "")
+	other := maps.Clone(env)
+	other["ANIMA_TREASURY_KEYSTORE_PASSPHRASE"] = "another passphrase"
+	refused(t, start(t, apptest.Options{Env: other}).Bus, api.RestoreWallet{Agent: "lucky", Keystore: backup.Keystore}, api.Invalid, "")
+	refused(t, first.Bus, api.GetChain{}, api.NotFound, "")
+}

@@ -1,0 +1,299 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// State is how sure the chain is of a deposit.
+type State string
+
+// The states. A pending deposit is not in the ledger yet. A reversed one was in a block
+// that is no longer part of the chain.
+//
+//	pending ─▶ included ─▶ safe ─▶ final
+//	    └─────────┴─────────┴──▶ reversed ─▶ pending (included again)
+const (
+	Pending  State = "pending"
+	Included State = "included"
+	Safe     State = "safe"
+	Final    State = "final"
+	Reversed State = "reversed"
+)
+
+// Key identifies a transfer to a wallet: the Ordinal-th one to it in a transaction.
+type Key struct {
+	Tx      common.Hash
+	Wallet  common.Address
+	Ordinal int
+}
+
+// Deposit is a transfer of USDC to the wallet of an agent.
+type Deposit struct {
+	Key
+
+	Agent      string
+	From       common.Address
+	Value      api.Micros
+	Block      uint64
+	Hash       common.Hash // of the block
+	State      State
+	Inclusions int    // how often it was included after it was not
+	Posting    string // id of the ledger's transaction
+	SeenAt     int64  // Unix microseconds
+}
+
+// posting returns the id of the ledger's transaction for the n-th inclusion.
+func (k *Key) posting(network string, n int) string {
+	id := fmt.Sprintf("chain/%s/%s/%s/%d", network, k.Tx, k.Wallet, k.Ordinal)
+	if n > 1 {
+		id += fmt.Sprintf("/%d", n)
+	}
+	return id
+}
+
+// Cursor is the last block whose transfers were read.
+type Cursor struct {
+	Block uint64
+	Hash  common.Hash
+}
+
+// Store is the persistence of a watcher. It must be safe for concurrent use, also by
+// several processes.
+type Store interface {
+	// Wallets returns the agents by the addresses of their wallets.
+	Wallets(ctx context.Context) (map[common.Address]string, error)
+	// ChainCursor returns the cursor of a network; ok is false before the first.
+	ChainCursor(ctx context.Context, network string) (c Cursor, ok bool, err error)
+	// SetChainCursor replaces the cursor was, nil for none. Errors: Conflict if it is
+	// another one now.
+	SetChainCursor(ctx context.Context, network string, was *Cursor, to Cursor) error
+	// Deposit returns a deposit. Errors: NotFound.
+	Deposit(ctx context.Context, network string, k Key) (Deposit, error)
+	// PutDeposit stores a deposit if its stored state and block are those of was; nil
+	// means that it is not stored. Otherwise it stores nothing.
+	PutDeposit(ctx context.Context, network string, was *Deposit, d Deposit) error
+	// OpenDeposits lists deposits that are pending, included or safe, oldest block first.
+	OpenDeposits(ctx context.Context, network string, limit int) ([]Deposit, error)
+}
+
+// Ledger posts what a watcher has seen. Each method is idempotent.
+type Ledger interface {
+	// DepositUSDC credits the agent of a deposit under its posting.
+	DepositUSDC(ctx context.Context, network string, d Deposit) error
+	// ReverseUSDC reverses a posting. Errors: NotFound if it was never made.
+	ReverseUSDC(ctx context.Context, d Deposit) error
+}
+
+// Limits of one request. Providers limit eth_getLogs by blocks and by addresses.
+const (
+	scanBlocks  = 500
+	scanWallets = 100
+	openAtOnce  = 90 // blocks in one request
+)
+
+// Watcher turns transfers to the wallets of agents into deposits. Several replicas may
+// watch one network: the cursor is replaced only if nobody else has, and each step is
+// idempotent.
+type Watcher struct {
+	Client *Client
+	Store  Store
+	Ledger Ledger
+	Log    *slog.Logger
+	Now    func() time.Time
+	// Start is the first block to read, if there is no cursor; negative means the last
+	// block at that time.
+	Start int64
+	// Changed, which may be nil, is called after a deposit has got a state.
+	Changed func(context.Context, Deposit)
+}
+
+// Pass reads the chain up to its last block, posts new deposits and reverses those whose
+// block is no longer part of the chain. It returns the block that it has reached. A crash
+// at any point loses nothing: a deposit is stored before it is posted and before the
+// cursor passes it, and a stored deposit is posted or reversed by the next pass.
+func (w *Watcher) Pass(ctx context.Context) (Block, error) {
+	heads, err := w.Client.Heads(ctx)
+	if err != nil {
+		return Block{}, err
+	}
+	at, err := w.scan(ctx, heads)
+	if err != nil {
+		return Block{}, err
+	}
+	return at, w.settle(ctx, heads)
+}
+
+// scan stores the transfers of the blocks after the cursor. After a reorganization it
+// reads again from the last final block, which no reorganization removes.
+func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
+	network := w.Client.Network().Name
+	cursor, ok, err := w.Store.ChainCursor(ctx, network)
+	if err != nil {
+		return Block{}, err
+	}
+	next := cursor.Block + 1
+	if !ok {
+		next = max(0, uint64(w.Start)) //nolint:gosec // negative is handled next
+		if w.Start < 0 {
+			next = heads.Latest.Number
+		}
+	} else if blocks, err := w.Client.Blocks(ctx, cursor.Block); err != nil {
+		return Block{}, err
+	} else if blocks[0] == nil || blocks[0].Hash != cursor.Hash {
+		next = min(cursor.Block, heads.Final.Number+1)
+		w.Log.WarnContext(ctx, "the chain was reorganized, reading it again", "network", network, "block", cursor.Block, "from", next)
+	}
+	wallets, err := w.Store.Wallets(ctx)
+	if err != nil {
+		return Block{}, err
+	}
+	was := &cursor
+	if !ok {
+		was = nil
+	}
+	for next <= heads.Latest.Number {
+		last := min(next+scanBlocks-1, heads.Latest.Number)
+		blocks, err := w.Client.Blocks(ctx, last)
+		if err != nil {
+			return Block{}, err
+		}
+		if blocks[0] == nil {
+			return Block{}, w.Client.failed("has lost its last blocks", "it is read again by itself")
+		}
+		if err := w.see(ctx, next, last, wallets); err != nil {
+			return Block{}, err
+		}
+		to := Cursor{Block: last, Hash: blocks[0].Hash}
+		if err := w.Store.SetChainCursor(ctx, network, was, to); err != nil {
+			return Block{}, err
+		}
+		was, next = &to, last+1
+	}
+	if was == nil { // the start is in the future
+		return heads.Latest, nil
+	}
+	return Block{Number: was.Block, Hash: was.Hash}, nil
+}
+
+// see stores the transfers to wallets in a range of blocks.
+func (w *Watcher) see(ctx context.Context, first, last uint64, wallets map[common.Address]string) error {
+	addresses := make([]common.Address, 0, len(wallets))
+	for a := range wallets {
+		addresses = append(addresses, a)
+	}
+	for len(addresses) > 0 {
+		part := addresses[:min(len(addresses), scanWallets)]
+		addresses = addresses[len(part):]
+		transfers, err := w.Client.Transfers(ctx, first, last, part...)
+		if err != nil {
+			return err
+		}
+		seen := map[Key]int{}
+		for _, t := range transfers {
+			key := Key{Tx: t.Tx, Wallet: t.To}
+			n := seen[key]
+			seen[key]++
+			if key.Ordinal = n; t.Value > 0 {
+				if err := w.put(ctx, key, t, wallets[t.To]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// put stores a transfer that is part of the chain now.
+func (w *Watcher) put(ctx context.Context, key Key, t Transfer, agent string) error {
+	network := w.Client.Network().Name
+	was, err := w.Store.Deposit(ctx, network, key)
+	if api.CodeOf(err) == api.NotFound {
+		return w.Store.PutDeposit(ctx, network, nil, Deposit{
+			Key: key, Agent: agent, From: t.From, Value: t.Value, Block: t.Block, Hash: t.Hash, State: Pending, Inclusions: 1,
+			Posting: key.posting(network, 1), SeenAt: w.Now().UnixMicro(),
+		})
+	}
+	if err != nil || was.State == Final || was.State != Reversed && was.Hash == t.Hash {
+		return err
+	}
+	d := was
+	d.Block, d.Hash = t.Block, t.Hash
+	if was.State == Reversed {
+		d.State, d.Inclusions, d.Value = Pending, was.Inclusions+1, t.Value
+		d.Posting = key.posting(network, d.Inclusions)
+	}
+	return w.Store.PutDeposit(ctx, network, &was, d)
+}
+
+// settle compares the open deposits with the blocks of the chain.
+func (w *Watcher) settle(ctx context.Context, heads Heads) error {
+	network := w.Client.Network().Name
+	open, err := w.Store.OpenDeposits(ctx, network, openAtOnce)
+	if err != nil || len(open) == 0 {
+		return err
+	}
+	numbers := make([]uint64, 0, len(open))
+	for i := range open {
+		if len(numbers) == 0 || numbers[len(numbers)-1] != open[i].Block {
+			numbers = append(numbers, open[i].Block)
+		}
+	}
+	blocks, err := w.Client.Blocks(ctx, numbers...)
+	if err != nil {
+		return err
+	}
+	hashes := make(map[uint64]common.Hash, len(blocks))
+	for i, b := range blocks {
+		if b != nil {
+			hashes[numbers[i]] = b.Hash
+		}
+	}
+	var failed error
+	for i := range open {
+		failed = errors.Join(failed, w.advance(ctx, open[i], hashes[open[i].Block] == open[i].Hash, heads))
+	}
+	return failed
+}
+
+// advance posts or reverses one deposit, and then stores its state: a repeated posting is
+// the same transaction.
+func (w *Watcher) advance(ctx context.Context, d Deposit, canonical bool, heads Heads) error {
+	next := d
+	switch {
+	case !canonical:
+		if err := w.Ledger.ReverseUSDC(ctx, d); err != nil && api.CodeOf(err) != api.NotFound {
+			return err
+		}
+		next.State = Reversed
+	case heads.Final.Number >= d.Block:
+		next.State = Final
+	case heads.Safe.Number >= d.Block:
+		next.State = Safe
+	default:
+		next.State = Included
+	}
+	if next.State == d.State {
+		return nil
+	}
+	network := w.Client.Network().Name
+	if d.State == Pending && canonical {
+		if err := w.Ledger.DepositUSDC(ctx, network, d); err != nil {
+			return err
+		}
+	}
+	if err := w.Store.PutDeposit(ctx, network, &d, next); err != nil {
+		return err
+	}
+	if w.Changed != nil {
+		w.Changed(ctx, next)
+	}
+	return nil
+}

@@ -1,0 +1,334 @@
+package sqlstore_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ethereum/go-ethereum/common"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/treasury/devchain"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
+	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
+)
+
+var luckys = common.HexToAddress("0x1111111111111111111111111111111111111111")
+
+// posting posts deposits to a ledger. fail, which may be nil, is returned once instead,
+// before or after the posting, as a crash at that point would do.
+type posting struct {
+	ledger *ledger.Ledger
+	before error
+	after  error
+}
+
+func (p *posting) DepositUSDC(ctx context.Context, network string, d chain.Deposit) error {
+	if err := p.before; err != nil {
+		p.before = nil
+		return err
+	}
+	_, err := p.ledger.Deposit(ctx, ledger.DepositRequest{ID: d.Posting, Agent: d.Agent, Amount: d.Value, Source: ledger.ChainUSDC(network)})
+	if after := p.after; err == nil && after != nil {
+		p.after = nil
+		return after
+	}
+	return err
+}
+
+func (p *posting) ReverseUSDC(ctx context.Context, d chain.Deposit) error {
+	_, err := p.ledger.Reverse(ctx, ledger.ReverseRequest{ID: d.Posting, Reason: "reorganized"})
+	return err
+}
+
+// watched is a ledger that follows a chain.
+type watched struct {
+	*testing.T
+
+	proxy   *chaintest.Proxy
+	store   *sqlstore.Store
+	ledger  *ledger.Ledger
+	posting *posting
+	watcher *chain.Watcher
+}
+
+func watch(t *testing.T, db *sqldb.DB) *watched {
+	t.Helper()
+	w := &watched{T: t, proxy: chaintest.Start(t, devchain.Options{Interval: -1}), store: sqlstore.New(db, nil)}
+	w.ledger = ledger.New(w.store, ledger.Options{Now: time.Now})
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { w.ledger.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	if err := w.ledger.Open(t.Context(), "lucky"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.AddWallet(t.Context(), "lucky", wallet.Wallet{Address: luckys.Hex(), Keystore: "{}"}); err != nil {
+		t.Fatal(err)
+	}
+	client, err := chain.NewClient(chain.Options{URL: w.proxy.URL, Network: chain.Dev, Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	w.posting = &posting{ledger: w.ledger}
+	w.watcher = &chain.Watcher{Client: client, Store: w.store, Ledger: w.posting, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	return w
+}
+
+func (w *watched) pass() chain.Block {
+	w.Helper()
+	at, err := w.watcher.Pass(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return at
+}
+
+// want checks the USDC of lucky in the ledger and the states of the deposits, newest
+// last, and that the ledger is sound.
+func (w *watched) want(usdc api.Micros, states ...chain.State) {
+	w.Helper()
+	b, err := w.ledger.Balance(w.Context(), "lucky")
+	if err != nil || b.USDC-b.USDCDebt != usdc {
+		w.Errorf("USDC: got %d less %d, %v, want %d", b.USDC, b.USDCDebt, err, usdc)
+	}
+	ds, err := w.store.Deposits(w.Context(), "dev", "lucky", 10)
+	if err != nil || len(ds) != len(states) {
+		w.Fatalf("deposits: got %+v, %v, want %v", ds, err, states)
+	}
+	for i, s := range states {
+		if got := ds[len(ds)-1-i].State; got != s {
+			w.Errorf("deposit %d: got %s, want %s", i, got, s)
+		}
+	}
+	if r, err := w.ledger.Verify(w.Context(), nil); err != nil || len(r.Faults) > 0 {
+		w.Errorf("verify: got %v, %v, want it sound", r.Faults, err)
+	}
+}
+
+func (w *watched) head() common.Hash {
+	w.Helper()
+	h, err := w.proxy.Client().HeaderByNumber(w.Context(), nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h.Hash()
+}
+
+func TestDepositsBecomeFinal(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.want(0)
+		w.proxy.Give(t, luckys, 5, "one")
+		w.proxy.Give(t, common.HexToAddress("0x2222222222222222222222222222222222222222"), 9, "another wallet")
+		w.pass()
+		w.pass()
+		w.want(5, chain.Safe) // every block of the dev chain is safe at once
+		w.proxy.Give(t, luckys, 7, "two")
+		w.pass()
+		w.want(12, chain.Safe, chain.Safe)
+		for range 40 { // the dev chain finalizes every 32nd block
+			w.proxy.Commit()
+		}
+		w.pass()
+		w.want(12, chain.Final, chain.Final)
+	})
+}
+
+// TestCrashesOfTheWatcher checks that a deposit is posted once, whether the process ends
+// before the posting, after it, or before the state is stored.
+func TestCrashesOfTheWatcher(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		crash := errors.New("crash")
+		w.proxy.Give(t, luckys, 5, "one")
+		w.posting.before = crash
+		if _, err := w.watcher.Pass(t.Context()); !errors.Is(err, crash) {
+			t.Fatalf("got %v, want the crash", err)
+		}
+		w.want(0, chain.Pending)
+		w.posting.after = crash
+		if _, err := w.watcher.Pass(t.Context()); !errors.Is(err, crash) {
+			t.Fatalf("got %v, want the crash", err)
+		}
+		w.want(5, chain.Pending)
+		w.pass()
+		w.want(5, chain.Safe)
+		// A pending deposit that was posted is reversed with its block.
+		head := w.head()
+		w.proxy.Give(t, luckys, 3, "two")
+		w.posting.after = crash
+		if _, err := w.watcher.Pass(t.Context()); !errors.Is(err, crash) {
+			t.Fatalf("got %v, want the crash", err)
+		}
+		w.reorg(head, false)
+		w.pass()
+		w.want(5, chain.Safe, chain.Reversed)
+	})
+}
+
+// reorg replaces the blocks after parent by two others, with or without their
+// transactions.
+func (w *watched) reorg(parent common.Hash, keep bool) {
+	w.Helper()
+	if err := w.proxy.Fork(parent); err != nil {
+		w.Fatal(err)
+	}
+	if !keep {
+		w.proxy.Drop()
+	}
+	w.proxy.Commit()
+	w.proxy.Commit()
+}
+
+func TestReorganizations(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.pass()
+		genesis := w.head()
+		w.proxy.Give(t, luckys, 5, "one")
+		w.pass()
+		w.want(5, chain.Safe)
+
+		w.reorg(genesis, false) // the transfer is gone
+		w.pass()
+		w.want(0, chain.Reversed)
+		w.pass()
+		w.want(0, chain.Reversed)
+
+		w.proxy.Give(t, luckys, 5, "one") // it is made again, in another transaction
+		w.pass()
+		if b, err := w.ledger.Balance(t.Context(), "lucky"); err != nil || b.USDC != 5 {
+			t.Fatalf("after the second transfer: got %+v, %v, want 5", b, err)
+		}
+
+		before := w.head()
+		w.proxy.Give(t, luckys, 6, "two")
+		w.pass()
+		w.reorg(before, true) // the transfer is in another block now
+		w.pass()
+		if b, err := w.ledger.Balance(t.Context(), "lucky"); err != nil || b.USDC != 11 {
+			t.Errorf("after a transfer has moved: got %+v, %v, want 11", b, err)
+		}
+		onChain, err := w.watcher.Client.Balance(t.Context(), luckys)
+		if err != nil || onChain.Value != 11 {
+			t.Errorf("on the chain: got %+v, %v, want 11", onChain, err)
+		}
+	})
+}
+
+// TestReversedDepositThatWasSpent checks that the money of a reversed deposit becomes a
+// debt if it is gone.
+func TestReversedDepositThatWasSpent(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		ctx := t.Context()
+		parent := w.head()
+		w.proxy.Give(t, luckys, 5, "one")
+		w.pass()
+		if _, err := w.ledger.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "lucky", Asset: api.USDC, Amount: 4, ExpiresAt: time.Now().Add(time.Hour).UnixMicro()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Settle(ctx, ledger.SettleRequest{ID: "h", Amount: 4, Payee: ledger.PayeeUSDC(luckys.Hex())}); err != nil {
+			t.Fatal(err)
+		}
+		w.reorg(parent, false)
+		w.pass()
+		w.want(-4, chain.Reversed)
+	})
+}
+
+// TestReplicasWatchTogether checks that concurrent watchers post each deposit once.
+func TestReplicasWatchTogether(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		var want api.Micros
+		for i := range 5 {
+			w.proxy.Give(t, luckys, uint64(i+1), string(rune('a'+i)))
+			want += api.Micros(i + 1)
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					if _, err := w.watcher.Pass(t.Context()); err != nil && api.CodeOf(err) != api.Conflict {
+						t.Errorf("pass: %v", err)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		w.pass()
+		if b, err := w.ledger.Balance(t.Context(), "lucky"); err != nil || b.USDC != want {
+			t.Errorf("got %+v, %v, want %d", b, err, want)
+		}
+	})
+}
+
+func TestReconcileFreezes(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		ctx := t.Context()
+		at := time.Now()
+		r := &chain.Reconciler{
+			Client: w.watcher.Client, Store: w.store, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }, Grace: time.Minute,
+		}
+		reconcile := func(difference api.Micros, frozen bool) chain.Account {
+			t.Helper()
+			report, err := r.Run(ctx, w.pass(), "")
+			if err != nil || len(report.Accounts) != 1 || report.Accounts[0].Difference != difference || report.Accounts[0].Frozen != frozen {
+				t.Errorf("got %+v, %v, want difference %d and frozen %v", report, err, difference, frozen)
+				return chain.Account{}
+			}
+			return report.Accounts[0]
+		}
+		w.proxy.Give(t, luckys, 10, "one")
+		reconcile(0, false)
+
+		// Money that left on the chain while it is held is explained; afterwards it is not.
+		if _, err := w.ledger.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "lucky", Asset: api.USDC, Amount: 4, ExpiresAt: at.Add(time.Hour).UnixMicro()}); err != nil {
+			t.Fatal(err)
+		}
+		reconcile(0, false)
+		if _, err := w.ledger.Settle(ctx, ledger.SettleRequest{ID: "h", Amount: 4, Payee: ledger.PayeeUSDC(luckys.Hex())}); err != nil {
+			t.Fatal(err)
+		}
+		reconcile(-4, false) // the ledger has paid 4 that the chain still has
+		at = at.Add(59 * time.Second)
+		reconcile(-4, false)
+		at = at.Add(time.Second)
+		w.proxy.Set(chaintest.Refuses)
+		if _, err := r.Run(ctx, chain.Block{}, ""); api.CodeOf(err) != api.Unavailable {
+			t.Errorf("while the RPC is down: got %v, want unavailable", err)
+		}
+		w.proxy.Set(chaintest.Works)
+		reconcile(-4, true)
+		reconcile(-4, true)
+		if f, err := w.store.Frozen(ctx, "dev", "lucky"); err != nil || !f.Active() || f.Difference != -4 {
+			t.Errorf("freeze: got %+v, %v, want -4", f, err)
+		}
+		if err := w.store.Resolve(ctx, "dev", "lucky", "it was a test", 1); err != nil {
+			t.Fatal(err)
+		}
+		reconcile(0, false)
+		if err := w.store.Resolve(ctx, "dev", "lucky", "again", 1); api.CodeOf(err) != api.NotFound {
+			t.Errorf("resolve again: got %v, want not_found", err)
+		}
+		if _, err := r.Run(ctx, w.pass(), "nobody"); api.CodeOf(err) != api.NotFound {
+			t.Errorf("an agent without a wallet: got %v, want not_found", err)
+		}
+	})
+}

@@ -1,2 +1,0 @@
--- The number of another migration.
-select 1;
