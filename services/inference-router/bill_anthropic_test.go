@@ -12,7 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/services/inference-router"
+	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider/anthropic/anthropictest"

@@ -10,7 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/apptest"
 
-	"github.com/anima-run/anima/services/inference-router"
+	router "github.com/anima-run/anima/services/inference-router"
 	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 

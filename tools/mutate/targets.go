@@ -60,7 +60,7 @@ func targets() []target {
 				{"services/inference-router/attempts.go", "case c.tries < c.h.limits.attempts && (c.req.Run == \"\" || c.runFailures < c.h.limits.failures):", "case c.runFailures < c.h.limits.failures:", "leave out the budget of attempts"},
 				{"services/inference-router/attempt.go", "return min(api.Micros(m.model.Cost(used.Tokens())), m.most)", "return api.Micros(m.model.Cost(used.Tokens()))", "settle more than the hold"},
 				{"services/inference-router/attempt.go", "case res.Usage.Output > 0:", "case false:", "leave a broken stream unpaid"},
-				{"services/inference-router/attempt.go", "f.Call.Cost = hold.Amount", "f.Call.Cost = 0", "leave the attempt of a crashed router unpaid"},
+				{"services/inference-router/lost.go", "Cost: hold.Amount, At:", "Cost: 0, At:", "leave the attempt of a crashed router unpaid"},
 			},
 		},
 		{
