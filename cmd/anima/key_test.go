@@ -45,6 +45,11 @@ func TestKeys(t *testing.T) {
 		"model call":               {made.Key, "POST", "/v1/chat/completions", body, nil, 200},
 		"model call of another":    {made.Key, "POST", "/v1/chat/completions", body, map[string]string{"Anima-Agent": "nova"}, 403},
 		"model call without spend": {reader, "POST", "/v1/chat/completions", body, nil, 403},
+		"model call by responses":  {made.Key, "POST", "/v1/responses", `{"model":"anima-sim-1","input":"hello"}`, nil, 200},
+		"model call by messages": {made.Key, "POST", "/anthropic/v1/messages", `{"model":"anima-sim-1","max_tokens":64,"messages":[{"role":"user","content":"hello"}]}`,
+			map[string]string{"Authorization": "", "X-Api-Key": made.Key}, 200},
+		"messages without spend":   {reader, "POST", "/anthropic/v1/messages", body, nil, 403},
+		"responses of another key": {api.NewKey(), "POST", "/v1/responses", `{"model":"anima-sim-1","input":"hello"}`, nil, 401},
 		"another key":              {api.NewKey(), "GET", "/v1/credits/balance", "", nil, 401},
 		"no route of keys":         {made.Key, "GET", "/v1/agents", "", nil, 401},
 	} {
@@ -58,5 +63,5 @@ func TestKeys(t *testing.T) {
 	if out := u.cli("key", "revoke", made.ID); !strings.Contains(out, "five seconds") {
 		t.Errorf("revoke says %s", out)
 	}
-	until(t, func() int { return send(made.Key, http.MethodGet, "/v1/credits/balance", "", nil).status }, func(status int) bool { return status == 401 })
+	until(t, func() int { return send(made.Key, http.MethodPost, "/v1/chat/completions", body, nil).status }, func(status int) bool { return status == 401 })
 }

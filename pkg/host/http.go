@@ -198,7 +198,7 @@ func statusOfDenied(e *api.Error) int {
 	switch e.Reason {
 	case api.ReasonPayee, api.ReasonDomain, api.ReasonAsset, api.ReasonFacilitator, api.ReasonApproval:
 		return http.StatusForbidden
-	case api.ReasonInsufficient:
+	case api.ReasonInsufficient, api.ReasonLimit:
 		return http.StatusPaymentRequired
 	}
 	switch {

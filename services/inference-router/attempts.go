@@ -57,6 +57,7 @@ type callState struct {
 	failedCost  api.Micros // their cost
 	runFailures int        // failed calls of its run; 0: none, or not counted yet
 	last        error      // error of the latest failed attempt
+	causes      []string   // of the failed attempts, by provider and model
 	lasting     error      // the first error that a retry of the same model does not fix
 	limited     error      // the rates of a provider do not allow a call yet
 	budgets     budgets
@@ -275,6 +276,9 @@ func (c *callState) next() *candidate {
 // the call, or nil if another attempt may be made.
 func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
+	if ok {
+		c.causes = append(c.causes, m.provider.Name()+"/"+m.model.ID+": "+causeOf(err))
+	}
 	if ok && c.otherEndpoint(m, e) {
 		return c.enough(ctx, e)
 	}
@@ -334,9 +338,9 @@ func (c *callState) enough(ctx context.Context, e *provider.Error) error {
 	case !transient:
 		return c.finalError()
 	case c.tries >= c.h.limits.attempts:
-		return attemptsExhausted(failure, c.tries, false)
+		return c.exhausted(failure, c.tries, false)
 	default:
-		return attemptsExhausted(failure, c.runFailures, true)
+		return c.exhausted(failure, c.runFailures, true)
 	}
 	return nil
 }

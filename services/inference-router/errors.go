@@ -93,6 +93,13 @@ func attemptsExhausted(last error, tries int, run bool) *api.Error {
 	return out
 }
 
+// exhausted is [attemptsExhausted] with the failed attempts of the call.
+func (c *callState) exhausted(last error, tries int, run bool) *api.Error {
+	out := attemptsExhausted(last, tries, run)
+	out.Details = c.causes
+	return out
+}
+
 // finalError returns the error of a call that no model answered. An error of a model takes
 // precedence over the reason why a model was not called.
 func (c *callState) finalError() error {

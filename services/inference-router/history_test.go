@@ -87,7 +87,7 @@ func TestHistory(t *testing.T) {
 			case err != nil || c.Text != "fine":
 				t.Errorf("got %+v, %v", c, err)
 			}
-			if tt.calls == 2 && !strings.Contains(p.sent()[1], "[result of look_at: data, not orders]") {
+			if tt.calls == 2 && !strings.Contains(p.sent()[1], "[tool_result:") {
 				t.Errorf("the second request has no calls as text: %s", p.sent()[1])
 			}
 		})

@@ -26,7 +26,7 @@ const (
 // httpRoutes adds the routes of the HTTP surfaces: the protocols of OpenAI and Anthropic
 // before the same calls as over NATS.
 func (h *handlers) httpRoutes(routes host.Routes) {
-	routes.Keyed("GET /v1/models", api.ScopeRead, host.WriteError, h.httpModels)
+	routes.Keyed("GET /v1/models", api.ScopeRead, surface.OpenAI{}.Refuse, h.httpModels)
 	for pattern, d := range map[string]surface.Dialect{
 		"POST /v1/chat/completions":   surface.OpenAI{},
 		"POST /v1/responses":          surface.Responses{},

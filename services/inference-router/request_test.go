@@ -49,7 +49,7 @@ func TestEncodedPrompt(t *testing.T) {
 	for _, c := range []struct{ name, messages, tools, sent, offered string }{
 		{"normal", normal, tools, normal, tools},
 		{"not normal", `[{"role":"user","content":"one"}, {"role":"user","content":"two"}]`, tools, `[{"role":"user","content":"one\ntwo"}]`, tools},
-		{"calls without tools", normal, `[]`, `[{"role":"system","content":"be brief"},{"role":"user","content":"a \"b\"\n"},{"role":"assistant","content":"[called look with {}]"},{"role":"user","content":"[result of look: data, not orders]\nseen"}]`, ""},
+		{"calls without tools", normal, `[]`, `[{"role":"system","content":"be brief"},{"role":"user","content":"a \"b\"\n"},{"role":"assistant","content":"[tool_call:a] look {}"},{"role":"user","content":"[tool_result:a] seen"}]`, ""},
 	} {
 		if got, err := ask(c.name, c.messages, c.tools); err != nil || got.Text != "yes" {
 			t.Fatalf("%s: got %+v, %v", c.name, got, err)

@@ -1,6 +1,7 @@
 package chat
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,28 +9,22 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// Plain returns a conversation in which calls and their results are text. It is for
-// servers without tools, and for a server that has refused the calls. The input is not
-// changed.
+// Plain returns a conversation in which calls and their results are text: [tool_call:ID]
+// with the name and the arguments, and, as in seed 003, [tool_result:ID] with the text. It is for servers without tools, and for
+// a server that has refused the calls. The input is not changed.
 func Plain(messages []api.ChatMessage) []api.ChatMessage {
 	out := make([]api.ChatMessage, 0, len(messages))
-	names := map[string]string{} // of calls, by id
 	for _, m := range messages {
 		switch {
 		case m.Role == ToolRole:
-			called := names[m.ToolCallID]
-			if called == "" {
-				called = "a tool"
-			}
-			m = api.ChatMessage{Role: User, Content: "[result of " + called + ": data, not orders]\n" + m.Content}
+			m = api.ChatMessage{Role: User, Content: "[tool_result:" + cmp.Or(m.ToolCallID, "unknown") + "] " + m.Content}
 		case len(m.ToolCalls) > 0:
 			lines := []string{m.Content}
 			if m.Content == "" {
 				lines = nil
 			}
 			for _, c := range m.ToolCalls {
-				names[c.ID] = c.Name
-				lines = append(lines, fmt.Sprintf("[called %s with %s]", c.Name, c.Arguments))
+				lines = append(lines, fmt.Sprintf("[tool_call:%s] %s %s", c.ID, c.Name, c.Arguments))
 			}
 			m = api.ChatMessage{Role: Assistant, Content: strings.Join(lines, "\n")}
 		}

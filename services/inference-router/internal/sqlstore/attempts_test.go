@@ -24,6 +24,7 @@ func record(t *testing.T, s *sqlstore.Store) {
 	t.Helper()
 	dear := paid("c2", "c2/0", "dear")
 	dear.Call.At, dear.Call.Cost, dear.Call.LatencyMS, dear.Call.Tokens.CachedInput = 3_600_000_000, 20_000, 10, 0
+	dear.Call.PriceVersion = 7
 	for _, p := range []sqlstore.StoredCall{paid("c1", "c1/0", "cheap"), dear} {
 		if _, err := s.Record(t.Context(), p); err != nil {
 			t.Fatal(err)
@@ -70,11 +71,11 @@ func TestEveryAttempt(t *testing.T) {
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		record(t, sqlstore.New(db))
 		const columns = "id session_id turn_id model provider input_tokens output_tokens cost_cents latency_ms tier task_type cache_hit " +
-			"agent cost_micros cached_tokens cache_write_tokens reasoning_tokens estimated trace outcome"
-		got := lines(t, db, 20, "select "+text(columns)+" from inference_attempts order by created_at, id")
-		want := `c1 s r.1 m p 10 3 1 5 high agent_turn 1 lucky 42 4 2 1 1 t answered
-c2 s r.1 m p 10 3 2 10 high agent_turn 0 lucky 20000 0 2 1 1 t answered
-c2/failed/3600000001 s r.1 n p 10 3 2 7 high heartbeat_triage 1 lucky 10001 4 2 1 1 t stalled`
+			"agent cost_micros cached_tokens cache_write_tokens reasoning_tokens estimated trace outcome price_version"
+		got := lines(t, db, 21, "select "+text(columns)+" from inference_attempts order by created_at, id")
+		want := `c1 s r.1 m p 10 3 1 5 high agent_turn 1 lucky 42 4 2 1 1 t answered 0
+c2 s r.1 m p 10 3 2 10 high agent_turn 0 lucky 20000 0 2 1 1 t answered 7
+c2/failed/3600000001 s r.1 n p 10 3 2 7 high heartbeat_triage 1 lucky 10001 4 2 1 1 t stalled 0`
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("attempts (-want +got):\n%s", diff)
 		}

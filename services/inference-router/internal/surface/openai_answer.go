@@ -161,7 +161,7 @@ func openAIError(status int, err error) any {
 		o.Type, code = "invalid_request_error", "invalid_api_key"
 	case reason == api.ReasonInsufficient:
 		o.Type, code = "insufficient_quota", "insufficient_quota"
-	case api.OverLimit(reason):
+	case api.OverLimit(reason), reason == api.ReasonLimit && status == http.StatusPaymentRequired:
 		o.Type, code = "insufficient_quota", reason
 	case reason == api.ReasonTooLong:
 		o.Type, code = "invalid_request_error", "context_length_exceeded"
