@@ -2,8 +2,13 @@ package treasury_test
 
 import (
 	"maps"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -28,16 +33,20 @@ func onchain(t *testing.T, change map[string]string) (*apptest.World, *chaintest
 	return start(t, apptest.Options{Env: env}), p
 }
 
+// waitWallet bounds a wait for a state of a wallet. A balance is read again after 2 s, and
+// a request that hangs takes 200 ms.
+const waitWallet = 20 * time.Second
+
 // walletWhen asks for a wallet until it fits.
 func walletWhen(t *testing.T, b *bus.Bus, what string, fits func(api.WalletState) bool) api.WalletState {
 	t.Helper()
-	for {
+	for end := time.Now().Add(waitWallet); ; {
 		w := ask[api.WalletState](t, b, api.GetWallet{Agent: "lucky"})
 		if fits(w) {
 			return w
 		}
-		if t.Context().Err() != nil {
-			t.Fatalf("%s: got %+v", what, w)
+		if time.Now().After(end) {
+			t.Fatalf("wallet: got %+v, want %s within %s", w, what, waitWallet)
 		}
 	}
 }
@@ -72,22 +81,52 @@ func TestFundFromTheFaucet(t *testing.T) {
 	}
 }
 
+// shopOf returns the address of a shop for credits whose requests a treasury answers that
+// starts later, and a function that returns the number of requests.
+func shopOf(t *testing.T) (at string, open func(*apptest.World), requests func() int) {
+	t.Helper()
+	var target atomic.Pointer[url.URL]
+	var n atomic.Int64
+	server := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		n.Add(1)
+		r.SetURL(target.Load())
+	}})
+	t.Cleanup(server.Close)
+	return server.URL, func(w *apptest.World) {
+		u, err := url.Parse(w.HTTP)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target.Store(u)
+	}, func() int { return int(n.Load()) }
+}
+
 // TestRPCDown checks an RPC that refuses, hangs and lies about its chain: the balance is
-// stale, no money moves and no tier changes, and all of it recovers by itself.
+// stale, nothing is bought, no tier changes, and all of it recovers by itself.
 func TestRPCDown(t *testing.T) {
 	t.Parallel()
-	w, p := onchain(t, nil)
+	shop, open, requests := shopOf(t)
+	w, p := onchain(t, map[string]string{"ANIMA_TREASURY_TOPUP_URL": shop, "ANIMA_TREASURY_X402_PRIVATE": "true"})
+	open(w)
 	fund(t, w.Bus, 6*api.Dollar)
-	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 5 * api.Dollar})
+	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 12 * api.Dollar})
+	// What was never read is not known, instead of stale.
+	walletWhen(t, w.Bus, "a known balance", func(s api.WalletState) bool { return s.Known && !s.Stale })
+	tiers := apptest.Watch[api.TierChanged](t, w.Bus)
 	before := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"})
 	for _, mode := range []chaintest.Mode{chaintest.Refuses, chaintest.Hangs, chaintest.Lies} {
 		p.Set(mode)
-		stale := walletWhen(t, w.Bus, "stale", func(s api.WalletState) bool { return s.Stale })
-		if !stale.Known || stale.OnChain != 5*api.Dollar || stale.Error == "" || strings.Contains(stale.Error, chaintest.Password) {
+		stale := walletWhen(t, w.Bus, "a stale balance", func(s api.WalletState) bool { return s.Stale })
+		if !stale.Known || stale.OnChain != 12*api.Dollar || stale.Error == "" || strings.Contains(stale.Error, chaintest.Password) {
 			t.Errorf("%s: got %+v, want the last balance, stale, without the address", mode, stale)
 		}
+		began := time.Now()
 		refused(t, w.Bus, api.FundUSDC{ID: "while " + string(mode), Agent: "lucky", Amount: 1}, api.Unavailable, api.ReasonChain)
 		refused(t, w.Bus, api.ReconcileLedger{}, api.Unavailable, api.ReasonChain)
+		refused(t, w.Bus, api.TopUp{ID: "while " + string(mode), Agent: "lucky", USD: 5}, api.Unavailable, "")
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("%s: three refusals took %s, want the bound of a request, 200ms, for each", mode, took)
+		}
 		if c := ask[api.ChainState](t, w.Bus, api.GetChain{}); c.OK || c.Error == "" || c.Frozen != 0 {
 			t.Errorf("%s: got %+v, want it down and nobody frozen", mode, c)
 		}
@@ -96,10 +135,18 @@ func TestRPCDown(t *testing.T) {
 			t.Errorf("%s: got %+v, want %+v as before", mode, now, before)
 		}
 		p.Set(chaintest.Works)
-		walletWhen(t, w.Bus, "recovered", func(s api.WalletState) bool { return !s.Stale })
+		walletWhen(t, w.Bus, "a balance that is not stale", func(s api.WalletState) bool { return !s.Stale })
+	}
+	if n := requests(); n != 0 {
+		t.Errorf("requests to the shop: got %d, want none", n)
+	}
+	for len(tiers) > 0 {
+		if c := <-tiers; c.EntrySeq > 1 { // the first one is of the deposit of credits
+			t.Errorf("tiers: got %+v, want no change", c)
+		}
 	}
 	p.Give(t, common.HexToAddress(ask[api.WalletState](t, w.Bus, api.GetWallet{Agent: "lucky"}).Address), 7, "afterwards")
-	walletWhen(t, w.Bus, "a deposit afterwards", func(s api.WalletState) bool { return s.Ledger == 5*api.Dollar+7 })
+	walletWhen(t, w.Bus, "a deposit afterwards", func(s api.WalletState) bool { return s.Ledger == 12*api.Dollar+7 })
 }
 
 // TestDifferenceFreezes makes the ledger pay USDC that stays on the chain.

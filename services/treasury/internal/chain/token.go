@@ -225,6 +225,9 @@ func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash
 // Faucet asks the faucet of the dev chain to pay USDC, once for each id, and returns the
 // hash of the transaction, "" if the id was paid before.
 func (c *Client) Faucet(ctx context.Context, to common.Address, value api.Micros, id string) (string, error) {
+	if err := c.Verify(ctx); err != nil { // a node of another chain would execute it before its id is compared
+		return "", err
+	}
 	var tx *common.Hash
 	err := c.call(ctx, rpc.BatchElem{Method: "anima_fund", Args: []any{to, uint64(value), id}, Result: &tx}) //nolint:gosec // the faucet refuses a large one
 	if refused, ok := errors.AsType[*CallError](err); ok {
