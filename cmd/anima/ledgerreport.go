@@ -140,8 +140,11 @@ func (r ledgerReport) text(w io.Writer) {
 		name   string
 		amount api.Micros
 	}{
-		{"transfers out", -r.TransfersOut}, {"transfers in", r.TransfersIn}, {"earned", r.Earned},
-		{"exchange", r.Exchange}, {"reversed", r.Reversed},
+		{"transfers out", -r.TransfersOut},
+		{"transfers in", r.TransfersIn},
+		{"earned", r.Earned},
+		{"exchange", r.Exchange},
+		{"reversed", r.Reversed},
 	} {
 		if line.amount != 0 {
 			row(w, "  "+line.name, line.amount)

@@ -55,7 +55,9 @@ type createdKey struct {
 	api.APIKey
 }
 
-func bearer(token string) map[string]string { return map[string]string{"Authorization": "Bearer " + token} }
+func bearer(token string) map[string]string {
+	return map[string]string{"Authorization": "Bearer " + token}
+}
 
 // TestProvisioning provisions a key as existing clients do, and uses, lists and revokes
 // it. The key is nowhere in the answers of the bus.

@@ -52,7 +52,8 @@ func TestKnowledge(t *testing.T) {
 		},
 		{
 			"a paid request", "x402_fetch", "https://api.weather.example/today",
-			"HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x7000000000000000000000000000000000000000\n\nsunny", []string{
+			"HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x7000000000000000000000000000000000000000\n\nsunny",
+			[]string{
 				"financial/pricing:api.weather.example = HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x7000000000000000000000000000000000000000 (0.76)",
 			},
 		},

@@ -100,8 +100,11 @@ func TestReceived(t *testing.T) {
 		}}, api.Credits, 5},
 		"a deposit of USDC": {Transaction{Kind: KindDeposit, Lines: []Line{{Account: "usdc-chain:dev", Amount: -5}, {Account: "usdc:lucky", Amount: 5}}}, api.USDC, 5},
 		"a purchase with a rest": {Transaction{Kind: KindPurchase, Lines: []Line{
-			{Account: "usdc-held:lucky", Amount: -9}, {Account: "usdc-operator", Amount: 7}, {Account: "usdc:lucky", Amount: 2},
-			{Account: "operator", Amount: -6}, {Account: "agent:lucky", Amount: 6},
+			{Account: "usdc-held:lucky", Amount: -9},
+			{Account: "usdc-operator", Amount: 7},
+			{Account: "usdc:lucky", Amount: 2},
+			{Account: "operator", Amount: -6},
+			{Account: "agent:lucky", Amount: 6},
 		}}, api.Credits, 6},
 		"a transfer": {Transaction{Kind: KindTransfer, Lines: []Line{{Account: "agent:bob", Amount: -5}, {Account: "agent:lucky", Amount: 5}}}, api.Credits, 0},
 	} {

@@ -22,8 +22,12 @@ const (
 )
 
 var authorization = []apitypes.Type{
-	{Name: "from", Type: "address"}, {Name: "to", Type: "address"}, {Name: "value", Type: "uint256"},
-	{Name: "validAfter", Type: "uint256"}, {Name: "validBefore", Type: "uint256"}, {Name: "nonce", Type: "bytes32"},
+	{Name: "from", Type: "address"},
+	{Name: "to", Type: "address"},
+	{Name: "value", Type: "uint256"},
+	{Name: "validAfter", Type: "uint256"},
+	{Name: "validBefore", Type: "uint256"},
+	{Name: "nonce", Type: "bytes32"},
 }
 
 // fields has the fields of every type that can be signed.
