@@ -207,7 +207,7 @@ func (a *attempt) call(ctx context.Context) {
 			won = a.claim()
 		}
 	}
-	watched, stop := provider.WatchContent(ctx, m.h.patience(m.provider.Name()), content)
+	watched, stop := provider.Watch(ctx, m.h.patience(m.provider.Name()), content)
 	defer stop()
 	var text strings.Builder
 	checked := 0

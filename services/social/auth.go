@@ -183,7 +183,7 @@ var errClosed = &api.Error{
 
 func shownKey(k auth.Key) api.APIKey {
 	if k.Address != "" {
-		k.APIKey.Address = message.Display(k.Address)
+		k.Address = message.Display(k.Address)
 	}
 	return k.APIKey
 }

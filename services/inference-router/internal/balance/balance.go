@@ -222,10 +222,3 @@ func (p *Pool) End(i int, tokens int64, first time.Duration, r Result, now time.
 	}
 	p.at[i] = now
 }
-
-// States returns the states of the endpoints.
-func (p *Pool) States() []State {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return append([]State(nil), p.all[:p.n]...)
-}

@@ -108,10 +108,3 @@ func (e *Estimates) After(r Route) (time.Duration, bool) {
 	d, ok := p.At(Percentile)
 	return max(d, Shortest), ok
 }
-
-// Len returns the number of routes with samples.
-func (e *Estimates) Len() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.all)
-}

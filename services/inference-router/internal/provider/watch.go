@@ -34,15 +34,11 @@ type stalledError struct{ message string }
 func (e *stalledError) Error() string { return e.message }
 
 // Watch returns a context that is canceled when the adapter reports no token
-// ([TokenReceived]) for longer than p allows. The caller must call stop when the call is
-// over. [StalledBy] reports whether the watch canceled the context.
-func Watch(ctx context.Context, p TokenTimeouts) (watched context.Context, stop func()) {
-	return WatchContent(ctx, p, nil)
-}
-
-// WatchContent is [Watch], and calls content once, when the adapter reports the first
-// content of the answer ([ContentReceived]). content may be nil.
-func WatchContent(ctx context.Context, p TokenTimeouts, content func()) (watched context.Context, stop func()) {
+// ([TokenReceived]) for longer than p allows. It calls content once, when the adapter
+// reports the first content of the answer ([ContentReceived]); content may be nil. The
+// caller must call stop when the call is over. [StalledBy] reports whether the watch
+// canceled the context.
+func Watch(ctx context.Context, p TokenTimeouts, content func()) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{patience: p, cancel: cancel, content: content}
 	w.rearm(p.First)
@@ -70,7 +66,7 @@ func TokenReceived(ctx context.Context) {
 
 // ContentReceived reports that the answer has content: text, reasoning or a piece of a tool
 // call, unlike headers and events without any. Adapters call it at least for the first
-// one; without it, the first text counts. Without [WatchContent] it does nothing.
+// one; without it, the first text counts. Without [Watch] it does nothing.
 func ContentReceived(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()

@@ -150,6 +150,7 @@ func (s *summary) add(t *Transaction, category string) {
 		bucket.Income += net
 	}
 	switch t.Kind {
+	case KindLimits: // moves no money
 	case KindSettle:
 		s.settled(t, net, category, bucket)
 	case KindTransfer:

@@ -180,16 +180,16 @@ func (a *Actor) finish(ctx context.Context, p Purchase) (Purchase, error) {
 // whose wallets have enough. Replicas may do it at the same time.
 func (a *Actor) Round(ctx context.Context) {
 	open, err := a.Store.OpenTopups(ctx, 100)
-	a.warn(ctx, "open purchases not read", "", err)
+	a.failed(ctx, "read open purchases", "", err)
 	for _, p := range open {
 		_, err := a.finish(ctx, p)
-		a.warn(ctx, "open purchase not continued", p.Agent, err)
+		a.failed(ctx, "continue an open purchase", p.Agent, err)
 	}
 	agents, err := a.Store.PoorAgents(ctx, lowest, 1000)
-	a.warn(ctx, "agents at a low tier not read", "", err)
+	a.failed(ctx, "read the agents at a low tier", "", err)
 	for _, agent := range agents {
 		_, err := a.Low(ctx, agent, "low tier")
-		a.warn(ctx, "credits not bought", agent, err)
+		a.failed(ctx, "buy credits", agent, err)
 	}
 }
 
@@ -216,8 +216,9 @@ func (a *Actor) Low(ctx context.Context, agent, cause string) (bool, error) {
 	return err == nil, err
 }
 
-func (a *Actor) warn(ctx context.Context, message, agent string, err error) {
+// failed logs an error of a step of a round, which the next round repeats.
+func (a *Actor) failed(ctx context.Context, step, agent string, err error) {
 	if err != nil && ctx.Err() == nil {
-		a.Log.WarnContext(ctx, message, "agent", agent, "err", err)
+		a.Log.WarnContext(ctx, "top-up not made, trying again later", "step", step, "agent", agent, "err", err)
 	}
 }

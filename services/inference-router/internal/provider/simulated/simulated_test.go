@@ -312,7 +312,7 @@ func TestDelaysEnd(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	p := parse(t, `{"model":"m","default":{"steps":[{"tool_calls":[{"name":"f","arguments":{"a":"a text that is longer than one piece of a stream can be"}}],"delta_ms":3600000}]}}`)
-	ctx, stop := provider.Watch(t.Context(), provider.TokenTimeouts{First: time.Hour, Between: time.Millisecond})
+	ctx, stop := provider.Watch(t.Context(), provider.TokenTimeouts{First: time.Hour, Between: time.Millisecond}, nil)
 	defer stop()
 	req := provider.Request{Model: "m", Messages: []provider.Message{{Role: provider.User, Content: "x"}}, Tools: []provider.Tool{{Name: "f"}}}
 	res, err := p.Complete(ctx, req, nil)
