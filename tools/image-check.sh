@@ -24,7 +24,9 @@ check() {
       line=${line//'${SERVICE}'/$SERVICE}
       read -r kind arg to <<<"$line"
       case $kind in
-        COPY) mkdir -p "$(dirname "$src/$to")" && (cd "$root" && tar --exclude='*_test.go' --exclude=testdata -cf - "$arg") | tar -xf - -C "$src" ;;
+        COPY)
+          if [ -f "$root/$arg" ]; then install -D -m 644 "$root/$arg" "$src/$to"
+          else (cd "$root" && tar --exclude='*_test.go' --exclude=testdata -cf - "$arg") | tar -xf - -C "$src"; fi ;;
         WORKDIR) dir=$tmp$arg ;;
         RUN) line=${line#RUN } && (cd "$dir" && bash -euc "${line//\/out\//$out/}") ;;
       esac
