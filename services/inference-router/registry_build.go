@@ -19,7 +19,8 @@ type view struct {
 
 // build joins the stored registry with the settings. Of two models with the same id it uses
 // that of the first provider. Models of providers that are not configured follow the others,
-// so that an explanation can name them.
+// so that an explanation can name them, except those that a configured provider serves
+// under a longer id, like openai/gpt-5.2: they would hide it.
 func (c *catalog) build(state registry.State) (*models, error) {
 	v := view{state, state.At(c.now().UnixMicro())}
 	out := &models{stored: state, next: v.prices.Next()}
@@ -36,18 +37,22 @@ func (c *catalog) build(state registry.State) (*models, error) {
 			add(m)
 		}
 	}
+	served, err := model.NewRegistry(all...)
+	if err != nil {
+		return nil, err
+	}
 	for _, r := range state.Rows {
 		switch {
 		case r.Lifecycle == api.LifeDiscovered:
-		case !c.configured(r.Provider):
+		case !c.configured(r.Provider) && served.Find(r.ID) == nil:
 			add(v.model(r, ""))
+		case !c.configured(r.Provider):
 		case !seen[r.ID]:
 			m := v.model(r, "")
 			m.Absent = "provider " + r.Provider + " does not serve it"
 			out.unused = append(out.unused, m)
 		}
 	}
-	var err error
 	out.Registry, err = model.NewRegistry(all...)
 	return out, err
 }
