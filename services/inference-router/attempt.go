@@ -154,7 +154,7 @@ func (m *candidate) store(ctx context.Context, c *callState, hold string, row sq
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
 	record := sqlstore.StoredCall{Call: row, Hold: hold, Answer: answer}
-	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.StoredCall, error) { return m.h.store.Record(ctx, record) })
+	paid, err := failpoint.Value(ctx, failpoint.RouterRecord, func(ctx context.Context) (sqlstore.StoredCall, error) { return m.h.recorder.record(ctx, record) })
 	if err != nil {
 		m.h.signalUnsettled() // the row may be committed in spite of the error, and the caller may not retry
 		return answer, err

@@ -157,7 +157,8 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if h.matrix, err = openMatrix(ctx, env, tel); err != nil {
 		return err
 	}
-	h.settler.send = h.sendSettlements
+	h.settler.most, h.settler.send, h.settler.pause = api.MaxSettlements, h.sendSettlements, h.groupPause
+	h.recorder.most, h.recorder.send, h.recorder.pause = sqlstore.MaxRecords, h.storeRecords, h.groupPause
 	h.httpRoutes(env.HTTP)
 	return env.Serve(ctx,
 		bus.Stream(h.complete, bus.Workers(cfg.Workers+cfg.Queue)),
@@ -375,6 +376,7 @@ type handlers struct {
 	calls       callGroup
 	toolLists   toolLists
 	tiers       tiers
+	recorder    recorder
 	settler     settler
 	unsure      unsure
 	working     working

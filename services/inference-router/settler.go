@@ -10,66 +10,24 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
-// settler sends settlements to treasury, one group at a time. A settlement that arrives
-// while no group is in progress is sent at once; settlements that arrive while a group is
-// in progress form the next group. settler starts no goroutine: the first caller sends
-// its group, then one of the waiting callers sends the next.
-type settler struct {
-	send func(group []*settlement) // sets the result of each settlement
-
-	mu      sync.Mutex
-	waiting []*settlement
-	sending bool
-}
+// settler sends settlements to treasury in groups.
+type settler struct{ gatherer[*settlement] }
 
 // settlement is one call of [settler.settle] in progress.
 type settlement struct {
-	ctx      context.Context //nolint:containedctx // context of the call that is paid, kept while the settlement waits
-	what     api.Settle
-	sendNext chan bool // receives one value: true, this caller sends the next group; false, its settlement was sent
+	ctx  context.Context //nolint:containedctx // context of the call that is paid, kept while the settlement waits
+	what api.Settle
 
 	funds *api.Funds
 	err   error
 }
 
 // settle settles a hold. It returns the agent's funds afterwards, nil if treasury does
-// not report them. It waits for at most two groups.
+// not report them.
 func (s *settler) settle(ctx context.Context, what api.Settle) (*api.Funds, error) {
-	x := &settlement{ctx: ctx, what: what, sendNext: make(chan bool, 1)}
-	s.mu.Lock()
-	s.waiting = append(s.waiting, x)
-	leads := !s.sending
-	s.sending = true
-	s.mu.Unlock()
-	if leads || <-x.sendNext {
-		s.sendGroup(x)
-	}
+	x := &settlement{ctx: ctx, what: what, err: errNotSent}
+	s.do(x)
 	return x.funds, x.err
-}
-
-// sendGroup sends the next group of waiting settlements; x is the first of them.
-func (s *settler) sendGroup(x *settlement) {
-	s.mu.Lock()
-	n := min(len(s.waiting), api.MaxSettlements)
-	group := s.waiting[:n:n]
-	s.waiting = s.waiting[n:]
-	s.mu.Unlock()
-	for _, y := range group {
-		y.err = errNotSent
-	}
-	defer func() { // deferred, because the other callers wait even if send panics
-		for _, y := range group {
-			if y != x {
-				y.sendNext <- false
-			}
-		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.sending = len(s.waiting) > 0; s.sending {
-			s.waiting[0].sendNext <- true
-		}
-	}()
-	s.send(group)
 }
 
 // errNotSent is the error of a settlement that was in a group whose send panicked before

@@ -17,6 +17,7 @@ func TestSettlerGathers(t *testing.T) {
 	var sizes []int
 	sending, gathered := make(chan struct{}), make(chan struct{})
 	var s settler
+	s.most = api.MaxSettlements
 	s.send = func(group []*settlement) {
 		if sizes = append(sizes, len(group)); len(sizes) == 1 {
 			close(sending)
@@ -65,6 +66,7 @@ func TestSettlerAfterAPanic(t *testing.T) {
 	sending, joined := make(chan struct{}), make(chan struct{})
 	n := 0
 	var s settler
+	s.most = api.MaxSettlements
 	s.send = func(group []*settlement) {
 		if n++; n == 1 {
 			close(sending)

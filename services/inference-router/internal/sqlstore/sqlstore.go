@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -67,29 +68,95 @@ type StoredCall struct {
 // stored already, Record returns that one: of two replicas that answered the same call,
 // the first to commit decides the answer.
 func (s *Store) Record(ctx context.Context, p StoredCall) (StoredCall, error) {
-	answer, err := api.Encode(p.Answer)
+	all, err := s.RecordMany(ctx, []StoredCall{p})
 	if err != nil {
 		return p, err
 	}
-	c := p.Call
-	res, err := s.db.ExecContext(ctx, `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
+	return all[0], nil
+}
+
+// MaxRecords is the limit of calls in one [Store.RecordMany].
+const MaxRecords = 64
+
+// RecordMany is Record for calls with different ids, in one transaction.
+func (s *Store) RecordMany(ctx context.Context, calls []StoredCall) ([]StoredCall, error) {
+	rows := make([]any, 0, len(calls)*callColumns)
+	for i := range calls {
+		p, c := &calls[i], &calls[i].Call
+		answer, err := api.Encode(p.Answer)
+		if err != nil {
+			return nil, err
+		}
+		rows = append(rows, c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.Tokens.Input, c.Tokens.Output, int64(c.Cost), p.Hold, c.LatencyMS,
+			string(c.Tier), string(c.Task), c.Trace, string(answer), c.At, c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning,
+			number(c.Tokens.Estimated), c.PriceVersion)
+	}
+	var stored int64
+	var err error
+	if len(calls) == 1 { // a statement is a transaction of its own, which costs less
+		stored, err = insertCalls(ctx, s.db, rows)
+	} else {
+		err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+			stored, err = insertCalls(ctx, tx, rows)
+			return err
+		})
+	}
+	if err != nil || stored == int64(len(calls)) {
+		return calls, err
+	}
+	out := slices.Clone(calls)
+	for i := range out {
+		found := false
+		if out[i], found, err = s.Find(ctx, calls[i].Call.ID); err != nil {
+			return nil, err
+		}
+		if !found {
+			return nil, fmt.Errorf("call %s is neither stored nor new", calls[i].Call.ID)
+		}
+	}
+	return out, nil
+}
+
+// callColumns is the number of columns of a stored call.
+const callColumns = 21
+
+// execer is a database or a transaction.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sqldb.Result, error)
+}
+
+// insertStatements insert 16, 4 and 1 calls. The few statements are compiled once for each
+// connection.
+//
+//nolint:gochecknoglobals // constant texts
+var (
+	insertSizes      = [...]int{16, 4, 1}
+	insertStatements = [...]string{insertStatement(16), insertStatement(4), insertStatement(1)}
+)
+
+func insertStatement(calls int) string {
+	return `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
 			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, price_version)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (id) do nothing`,
-		c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.Tokens.Input, c.Tokens.Output, int64(c.Cost), p.Hold, c.LatencyMS,
-		string(c.Tier), string(c.Task), c.Trace, string(answer), c.At, c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning,
-		number(c.Tokens.Estimated), c.PriceVersion)
-	if err != nil {
-		return p, err
+		values ` + sqldb.Placeholders(calls, callColumns) + ` on conflict (id) do nothing`
+}
+
+// insertCalls inserts the rows of calls that are not stored yet and returns their number.
+func insertCalls(ctx context.Context, to execer, rows []any) (int64, error) {
+	sum := int64(0)
+	for i, size := range insertSizes {
+		for n := size * callColumns; len(rows) >= n; rows = rows[n:] {
+			res, err := to.ExecContext(ctx, insertStatements[i], rows[:n]...)
+			if err != nil {
+				return 0, err
+			}
+			stored, err := res.RowsAffected()
+			if err != nil {
+				return 0, err
+			}
+			sum += stored
+		}
 	}
-	n, err := res.RowsAffected()
-	if err != nil || n == 1 {
-		return p, err
-	}
-	first, found, err := s.Find(ctx, c.ID)
-	if err == nil && !found {
-		err = fmt.Errorf("call %s is neither stored nor new", c.ID)
-	}
-	return first, err
+	return sum, nil
 }
 
 // number returns how a row has a boolean.
