@@ -104,6 +104,12 @@ func Contracts() []Contract {
 	apiKey := APIKey{
 		ID: "5f1c0ffee0ddba11", Hint: "anima_k_abcd", Address: adr, Agent: "lucky", Name: "script", Scopes: []Scope{ScopeRead}, CreatedAt: at,
 	}
+	const tx = "0x5f1c0ffee0ddba115f1c0ffee0ddba115f1c0ffee0ddba115f1c0ffee0ddba11"
+	wallet := WalletState{
+		Agent: "lucky", Address: adr, Network: "dev", Known: true, Stale: true, OnChain: 24 * Dollar, Block: 41, BlockHash: tx, ReadAt: at,
+		Error: "the RPC at rpc.example.com does not answer", Ledger: 25 * Dollar, Held: Cent, Frozen: &Freeze{Difference: 99 * Cent, Block: 40, Since: at},
+		Deposits: []ChainDeposit{{Agent: "lucky", From: bdr, Amount: 25 * Dollar, Tx: tx, Block: 2, State: "final", Posting: "chain/dev/" + tx + "/" + adr + "/0", SeenAt: at}},
+	}
 	skill := Skill{Name: "weather", Description: "How to look the weather up.", Status: "active", Usable: true, Origin: "a file of the workspace"}
 
 	return []Contract{
@@ -281,6 +287,15 @@ func Contracts() []Contract {
 				Nonce: "0x01", ValidBefore: 1, Transaction: "0x02", Reason: "late", Status: 200, ContentType: "text/plain", Body: []byte("a"), Cut: true, CreatedAt: 1, UpdatedAt: 2,
 			},
 		},
+		{GetChain{}, ChainState{Network: "dev", ChainID: 1337, Token: adr, OK: true, Block: 41, ReadAt: at, Frozen: 1}},
+		{GetWallet{Agent: "lucky"}, wallet},
+		{FundUSDC{ID: "f1", Agent: "lucky", Amount: 25 * Dollar}, FundedUSDC{Address: adr, Tx: tx}},
+		{ReconcileLedger{Agent: "lucky"}, Reconciliation{Network: "dev", Block: 41, Hash: tx, Accounts: []Reconciled{{
+			Agent: "lucky", Address: adr, Ledger: 25 * Dollar, Chain: 24 * Dollar, Held: Cent, Difference: 99 * Cent, Frozen: true, Used: []string{tx},
+		}}}},
+		{ResolveFreeze{Agent: "lucky", Note: "moved by hand"}, wallet},
+		{BackupWallet{Agent: "lucky"}, WalletBackup{Agent: "lucky", Address: adr, Keystore: `{"version":3}`}},
+		{RestoreWallet{Agent: "lucky", Keystore: `{"version":3}`}, Account{Agent: "lucky", Address: adr}},
 		{GetPayment{ID: "p1"}, Payment{ID: "p1", Agent: "lucky", Method: "GET", URL: "https://api.example.com/", State: PaymentFree, Status: 200, CreatedAt: 1, UpdatedAt: 2}},
 		{
 			ListPayments{Agent: "lucky", State: PaymentUnknown, Before: 1, Limit: 2},

@@ -77,11 +77,19 @@ func (c *onchain) ready() error {
 			Code: api.NotFound, Message: "treasury has no chain", Next: "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK, or use anima up, which has a dev chain",
 		}
 	}
+	c.use()
+	return nil
+}
+
+// use wakes a lazy watcher. Without a chain it does nothing.
+func (c *onchain) use() {
+	if c == nil {
+		return
+	}
 	select {
 	case c.used <- struct{}{}:
 	default: // the watcher has not seen the last one yet
 	}
-	return nil
 }
 
 // run watches the chain until ctx ends. A lazy watcher begins when the chain is used: a
@@ -196,13 +204,19 @@ func (g guarded) check(ctx context.Context, agent string) error {
 }
 
 // usdcLedger posts deposits of USDC. It implements [chain.Ledger].
-type usdcLedger struct{ ledger *ledger.Ledger }
+type usdcLedger struct {
+	ledger *ledger.Ledger
+	kick   func() // called after a deposit; agents may buy credits with it
+}
 
 // DepositUSDC implements [chain.Ledger].
 func (l usdcLedger) DepositUSDC(ctx context.Context, network string, d chain.Deposit) error {
 	_, err := l.ledger.Deposit(ctx, ledger.DepositRequest{
 		ID: d.Posting, Agent: d.Agent, Amount: d.Value, Source: ledger.ChainUSDC(network), Memo: fmt.Sprintf("USDC of %s in %s", d.From, d.Tx),
 	})
+	if err == nil {
+		l.kick()
+	}
 	return err
 }
 

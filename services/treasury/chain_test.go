@@ -20,10 +20,15 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
 )
 
-// onchain starts treasury with a chain behind a proxy.
+// onchain starts treasury with a chain behind a proxy. Only the faucet makes blocks.
 func onchain(t *testing.T, change map[string]string) (*apptest.World, *chaintest.Proxy) {
 	t.Helper()
-	p := chaintest.Start(t, devchain.Options{Interval: -1})
+	return behind(t, chaintest.Start(t, devchain.Options{Interval: -1}), change)
+}
+
+// behind starts treasury with the chain of a proxy.
+func behind(t *testing.T, p *chaintest.Proxy, change map[string]string) (*apptest.World, *chaintest.Proxy) {
+	t.Helper()
 	env := maps.Clone(development)
 	maps.Copy(env, map[string]string{
 		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "200ms",

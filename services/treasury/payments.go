@@ -111,6 +111,7 @@ func (u usdc) Hold(ctx context.Context, p *pay.Payment, _ string, expires int64)
 	s, err := u.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: p.Hold(), Agent: p.Agent, Asset: api.USDC, Amount: p.Amount, Category: "x402", Turn: p.Turn, ExpiresAt: expires,
 		Payee: ledger.PayeeUSDC(p.Payee), Domain: hostOf(p.URL), Chain: p.Network, Parent: p.Parent,
+		Exchange: p.Own, // treasury's own purpose is to buy credits for the agent
 	})
 	if err == nil && s.Status != api.HoldActive {
 		err = api.Errorf(api.Conflict, "the hold %s is %s", p.Hold(), s.Status)

@@ -33,11 +33,14 @@ type shop struct {
 	payTo   common.Address
 }
 
-// routes adds the route that sells credits. It is public: who pays needs no key. The
-// payment is settled before the credits are issued, whatever it costs.
-func (s *shop) routes(r host.Routes, o paywall.Options) {
+// route is the route that sells credits. It is public: who pays needs no key.
+const route = "GET /pay/{usd}/{address}"
+
+// handler returns the handler of the route. The payment is settled before the credits are
+// issued, whatever it costs.
+func (s *shop) handler(o paywall.Options) http.HandlerFunc {
 	o.SettleFirst = 0
-	r.Public("GET /pay/{usd}/{address}", paywall.New(o).Protect(s.price, host.WriteError, http.HandlerFunc(s.sell)))
+	return paywall.New(o).Protect(s.price, host.WriteError, http.HandlerFunc(s.sell))
 }
 
 // price returns the price of a purchase. It refuses what cannot be sold before it asks

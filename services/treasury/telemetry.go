@@ -35,14 +35,14 @@ type instruments struct {
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	m := p.Meter("github.com/anima-run/anima/services/treasury")
 	var t instruments
-	var errs [11]error
+	var errs [12]error
 	t.transactions, errs[0] = m.Int64Counter("anima.treasury.transactions", metric.WithDescription("Transactions posted, by kind"))
 	t.holds, errs[1] = m.Int64Counter("anima.treasury.holds", metric.WithDescription("Requests to create a hold, by outcome"))
 	t.settlements, errs[2] = m.Int64Counter("anima.treasury.settlements", metric.WithDescription("Requests to settle a hold, by outcome"))
 	t.overdrafts, errs[3] = m.Int64Counter("anima.treasury.overdrafts", metric.WithDescription("Requests refused because the account cannot pay"))
 	t.spent, errs[4] = m.Int64Counter("anima.treasury.spent.micros", metric.WithDescription("Amounts settled from holds, in micro-USD, by category"))
 	t.tiers, errs[5] = m.Int64Counter("anima.treasury.tier.changes", metric.WithDescription("Changes of an agent's tier, by the new one"))
-	t.received, errs[7] = m.Int64Counter("anima.treasury.received.micros",
+	t.received, errs[11] = m.Int64Counter("anima.treasury.received.micros",
 		metric.WithDescription("Amounts that agents received by deposits and purchases, in micro-USD, by kind and asset"))
 	t.group, errs[6] = m.Int64Histogram("anima.treasury.group.size", metric.WithDescription("Operations that shared a commit"),
 		metric.WithExplicitBucketBoundaries(1, 2, 4, 8, 16, 32, 64))
@@ -53,6 +53,8 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("instrument: %w", err)
 	}
+	// Freezes begin at 0, so that the first one is an increase.
+	t.freezes.Add(context.Background(), 0)
 	return &t, nil
 }
 

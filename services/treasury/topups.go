@@ -39,10 +39,11 @@ func (t *topups) credits(ctx context.Context, agent string) (api.Micros, error) 
 }
 
 // usdc returns the smaller of what is on the chain and what the ledger has available. If
-// the chain cannot be read now, the balance is not known.
+// the chain cannot be read now, the balance is not known. The chain is not asked if the
+// ledger has nothing: most agents have no USDC, and a lazy chain need not start for them.
 func (t *topups) usdc(ctx context.Context, agent string) (api.Micros, error) {
 	b, err := t.ledger.Balance(ctx, agent)
-	if err != nil {
+	if err != nil || b.USDC <= 0 {
 		return 0, err
 	}
 	onChain, err := t.onChain(ctx, agent)
@@ -55,6 +56,7 @@ func (h *handlers) onChain(ctx context.Context, agent string) (api.Micros, error
 	if err != nil {
 		return 0, err
 	}
+	h.chain.use()
 	return h.link.Balance(ctx, common.HexToAddress(address))
 }
 
@@ -77,7 +79,11 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	if err != nil {
 		return err
 	}
-	at, err := url.JoinPath(t.cfg.TopupURL, "pay", fmt.Sprint(usd), address)
+	seller := t.cfg.TopupURL
+	if seller == topupSelf {
+		seller = selfURL
+	}
+	at, err := url.JoinPath(seller, "pay", fmt.Sprint(usd), address)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/executor"
-	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/safehttp"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
@@ -29,14 +28,6 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 	"github.com/anima-run/anima/services/treasury/internal/x402/x402test"
 )
-
-// publicRoutes serves the public routes of a service.
-type publicRoutes struct {
-	host.Routes
-	mux *http.ServeMux
-}
-
-func (r publicRoutes) Public(pattern string, h http.HandlerFunc) { r.mux.HandleFunc(pattern, h) }
 
 // buyer is a treasury whose agent lucky buys credits from the treasury's own shop. Only
 // the chain is a fake.
@@ -79,9 +70,9 @@ func newBuyer(t *testing.T, db *sqldb.DB) *buyer {
 	})
 	t.Cleanup(h.payer.Close)
 	mux := http.NewServeMux()
-	(&shop{handlers: h, network: x402.BaseSepolia, payTo: common.Address{0x70}}).routes(publicRoutes{mux: mux}, paywall.Options{
+	mux.HandleFunc(route, (&shop{handlers: h, network: x402.BaseSepolia, payTo: common.Address{0x70}}).handler(paywall.Options{
 		Facilitator: facilitator.New(store, log, time.Now, b.chain), Store: store, Log: log, Now: time.Now,
-	})
+	}))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, paid, _ := x402.ReadPayment(r.Header); paid && b.lose.Add(-1) >= 0 {
 			mux.ServeHTTP(httptest.NewRecorder(), r)

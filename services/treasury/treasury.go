@@ -31,7 +31,7 @@ type Config struct {
 	Faucet     bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
 	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
 	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
-	TopupURL   string        `env:"topup_url" help:"address of the server that sells credits (GET /pay/{usd}/{address}), for agents that buy them with USDC; empty: none are bought"`
+	TopupURL   string        `env:"topup_url" help:"address of the server that sells credits (GET /pay/{usd}/{address}), for agents that buy them with USDC; self: this treasury; empty: none are bought"`
 	TopupEvery time.Duration `env:"topup_every" help:"how often treasury looks for agents at a low tier whose wallets can buy credits, besides when a tier falls"`
 	ConwayURL  string        `env:"conway_url" help:"address of the Conway API, on whose account agents rent sandboxes and register domains, such as https://api.conway.tech; empty: these tools are refused"`
 	ConwayKey  config.Secret `env:"conway_key" help:"API key of the operator for the Conway API"`
@@ -61,6 +61,8 @@ func (c *Config) Validate() error {
 		return errors.New("ANIMA_TREASURY_RPC_TIMEOUT, ANIMA_TREASURY_CHAIN_POLL and ANIMA_TREASURY_CHAIN_RECONCILE need at least 10ms")
 	case c.ScryptN < 2 || c.ScryptN > 1<<20 || c.ScryptN&(c.ScryptN-1) != 0:
 		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
+	case !validTopupURL(c.TopupURL):
+		return fmt.Errorf("ANIMA_TREASURY_TOPUP_URL is %.80q: use an address such as https://treasury.example.com, or self", c.TopupURL)
 	case c.TopupEvery < time.Second:
 		return fmt.Errorf("ANIMA_TREASURY_TOPUP_EVERY is %s: at least 1s is needed", c.TopupEvery)
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):
@@ -109,6 +111,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	relay := outbox.NewRelay(db, env.Bus, env.Log)
 	feed := newFeed(store, postedStream{env.Bus}, env.Log)
 	low := make(chan struct{}, 1)
+	kick := func() {
+		select { // the top-ups look at the balances themselves
+		case low <- struct{}{}:
+		default:
+		}
+	}
 	standard := cfg.Limits.limits()
 	accounts := ledger.New(store, ledger.Options{Now: env.Now, Limits: &standard, Committed: func(ctx context.Context, c ledger.Changes, operations int) {
 		tel.committed(ctx, c, operations)
@@ -117,15 +125,12 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}
 		if len(c.Tiers) > 0 {
 			relay.Wake()
-			select { // the top-ups look at the balances themselves
-			case low <- struct{}{}:
-			default:
-			}
+			kick()
 		}
 	}})
 	h := &handlers{cfg: cfg, log: env.Log, now: env.Now, ledger: accounts, wallets: wallets, tel: tel, directory: store, chain: onchain}
 	if onchain != nil {
-		onchain.watcher.Ledger = usdcLedger{accounts}
+		onchain.watcher.Ledger = usdcLedger{accounts, kick}
 	}
 	if h.outside, err = openOutside(h, store); err != nil {
 		return err

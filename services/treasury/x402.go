@@ -80,14 +80,19 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	}
 	if link == nil {
 		// A route that is missing is a 404, which existing clients repeat.
-		env.HTTP.Public("GET /pay/{usd}/{address}", func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
+		env.HTTP.Public(route, func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
 		return func() {}, nil
 	}
 	h.link = link
-	h.payer = pay.New(pay.Options{
+	own := http.NewServeMux()
+	options := pay.Options{
 		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
 		Max: api.Micros(cfg.Max), Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
-	})
+	}
+	if h.cfg.TopupURL == topupSelf {
+		options.Own = inProcess{own}
+	}
+	h.payer = pay.New(options)
 	settler := facilitator.New(store, env.Log, env.Now, link)
 	facilitatorRoutes(env.HTTP, settler, cfg.Public)
 	closeAll := h.payer.Close
@@ -104,6 +109,8 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	if cfg.PayTo != "" {
 		payTo = common.HexToAddress(cfg.PayTo)
 	}
-	(&shop{handlers: h, network: link.Network(), payTo: payTo}).routes(env.HTTP, o)
+	sell := (&shop{handlers: h, network: link.Network(), payTo: payTo}).handler(o)
+	env.HTTP.Public(route, sell)
+	own.HandleFunc(route, sell)
 	return closeAll, nil
 }

@@ -62,6 +62,7 @@ type HoldRequest struct {
 	Chain       string
 	Facilitator string
 	Owed        bool // no limit refuses the hold
+	Exchange    bool // the agent exchanges it for another asset of its own: no limit refuses or counts the hold
 }
 
 func (r *HoldRequest) check() error {
@@ -114,11 +115,14 @@ func (b *batch) hold(r HoldRequest) (HoldState, error) {
 		return HoldState{}, refusal(api.Invalid, "set expiresAt, in Unix microseconds, to a time after now", "hold %q would expire before it begins", clip(r.ID))
 	}
 	pay := r.payment()
-	counted, err := b.admit(&pay, r.ID, r.Owed)
-	if err != nil {
-		return HoldState{}, err
+	var counted counting
+	if !r.Exchange {
+		var err error
+		if counted, err = b.admit(&pay, r.ID, r.Owed); err != nil {
+			return HoldState{}, err
+		}
 	}
-	_, err = b.post(Transaction{
+	_, err := b.post(Transaction{
 		ID: r.ID + suffixHold, Kind: KindHold, Agent: r.Agent, Turn: r.Turn, Parent: r.Parent,
 		Lines: []Line{{Account: AvailableIn(r.Asset, r.Agent), Amount: -r.Amount}, {Account: HeldIn(r.Asset, r.Agent), Amount: r.Amount}},
 	})

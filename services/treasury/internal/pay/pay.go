@@ -25,6 +25,7 @@ type Options struct {
 	Payees   []common.Address // the only addresses that are paid; empty: any, within the limits of the ledger
 	Max      api.Micros       // most that one payment may cost
 	Outbound safehttp.Options
+	Own      http.RoundTripper // sends the requests that treasury makes for its own purpose; nil means as those of agents
 	Log      *slog.Logger
 	Now      func() time.Time
 	// Changed, which may be nil, is called after each change of a state.
@@ -35,10 +36,17 @@ type Options struct {
 type Payer struct {
 	o      Options
 	client *http.Client
+	own    *http.Client
 }
 
 // New returns a payer.
-func New(o Options) *Payer { return &Payer{o: o, client: o.Outbound.Client()} }
+func New(o Options) *Payer {
+	p := &Payer{o: o, client: o.Outbound.Client()}
+	if p.own = p.client; o.Own != nil {
+		p.own = &http.Client{Transport: o.Own}
+	}
+	return p
+}
 
 // Close closes idle connections.
 func (p *Payer) Close() { p.client.CloseIdleConnections() }
@@ -86,6 +94,7 @@ func (p *Payer) Pay(ctx context.Context, r Request) (Payment, error) {
 		return stored, &api.Error{Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the payment is in progress", Next: "repeat the request with the same id", RetryAfter: 1000}
 	}
 	w.Payment = stored
+	w.Own = r.Own
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
 	err = w.run(ctx)

@@ -54,6 +54,7 @@ type Payment struct {
 	CreatedAt int64
 	UpdatedAt int64
 	Parent    string // W3C traceparent of the request
+	Own       bool   // of the request; it is not stored, because only a request holds money
 }
 
 // Answer is the answer of a seller. Status 0 means that none is stored.

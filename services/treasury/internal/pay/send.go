@@ -47,7 +47,11 @@ func (w *work) do(ctx context.Context, pay bool) (*reply, error) {
 	if pay {
 		req.Header.Set(w.Header, w.Value)
 	}
-	resp, err := w.client.Do(req)
+	client := w.client
+	if w.r.Own {
+		client = w.own
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}
