@@ -112,8 +112,6 @@ func Messages() []Message {
 		ExportLedger{},
 		SignMessage{},
 		Pay{},
-		GetPayment{},
-		ListPayments{},
 		GetChain{},
 		GetWallet{},
 		FundUSDC{},
@@ -121,6 +119,8 @@ func Messages() []Message {
 		ResolveFreeze{},
 		BackupWallet{},
 		RestoreWallet{},
+		GetPayment{},
+		ListPayments{},
 		PostedBatch{},
 		TierChanged{},
 
