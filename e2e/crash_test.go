@@ -26,7 +26,7 @@ func up(t *testing.T, dir string) (*process, *world) {
 func upWith(t *testing.T, dir string, more map[string]string) (*process, *world) {
 	t.Helper()
 	env := environment(t, map[string]string{
-		"ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": zzOps(), "ANIMA_NATS_LISTEN": "127.0.0.1:0", "ANIMA_LOG_FORMAT": "text",
+		"ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": "127.0.0.1:0", "ANIMA_NATS_LISTEN": "127.0.0.1:0", "ANIMA_LOG_FORMAT": "text",
 		"ANIMA_TOKEN": token, "ANIMA_DRAIN": "20s",
 	})
 	maps.Copy(env, more)
@@ -195,7 +195,7 @@ func TestStartOrder(t *testing.T) {
 	data := t.TempDir()
 	var waiting []*process
 	for i := len(names) - 1; i >= 0; i-- {
-		waiting = append(waiting, startService(t, names[i], "nats://"+addr, data, environment(t, map[string]string{"ANIMA_OPS_ADDR": zzOps()})))
+		waiting = append(waiting, startService(t, names[i], "nats://"+addr, data, environment(t, map[string]string{"ANIMA_OPS_ADDR": "127.0.0.1:0"})))
 	}
 	for _, p := range waiting {
 		p.stderrLine(t, "waiting for NATS")

@@ -90,12 +90,20 @@ func (r *running) try(method, path, body string, header map[string]string) respo
 func TestHTTPGuards(t *testing.T) {
 	t.Parallel()
 	u := newMachine(t).up()
-	for _, path := range []string{"/v1/agents", "/v1/agents/lucky", "/v1/sessions/lucky-main/events", "/v1/models", "/v1/credits/balance?agent=lucky"} {
+	for _, path := range []string{"/v1/agents", "/v1/agents/lucky", "/v1/sessions/lucky-main/events", "/v1/credits/balance?agent=lucky"} {
 		for _, header := range []map[string]string{nil, {"Authorization": "Bearer wrong"}, {"Authorization": "Bearer "}} {
 			if res := get(t, u.HTTP+path, header); res.status != http.StatusUnauthorized || res.fault(t).Code != api.Denied {
 				t.Errorf("GET %s with %v: %d, want 401", path, header, res.status)
 			}
 		}
+	}
+	// The routes of models answer with the error object of their dialect.
+	var dialect struct {
+		Error struct{ Message, Type, Code string }
+	}
+	res := get(t, u.HTTP+"/v1/models", map[string]string{"Authorization": "Bearer wrong"})
+	if err := json.Unmarshal([]byte(res.body), &dialect); err != nil || res.status != http.StatusUnauthorized || dialect.Error.Message == "" || dialect.Error.Code != "invalid_api_key" {
+		t.Errorf("GET /v1/models with a wrong token: %d %s, %v, want 401 and an error of OpenAI", res.status, res.body, err)
 	}
 	if res := get(t, u.HTTP+"/v1/agents", map[string]string{"Authorization": u.token}); res.status != http.StatusOK {
 		t.Errorf("the bare token: %d, want 200", res.status)

@@ -33,11 +33,8 @@ type shop struct {
 	payTo   common.Address
 }
 
-// route is the route that sells credits. It is public: who pays needs no key.
-const route = "GET /pay/{usd}/{address}"
-
-// handler returns the handler of the route. The payment is settled before the credits are
-// issued, whatever it costs.
+// handler returns the handler of GET /pay/{usd}/{address}, which is public: a payer needs
+// no key. The payment is settled before the credits are issued, whatever it costs.
 func (s *shop) handler(o paywall.Options) http.HandlerFunc {
 	o.SettleFirst = 0
 	return paywall.New(o).Protect(s.price, host.WriteError, http.HandlerFunc(s.sell))

@@ -53,8 +53,10 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("instrument: %w", err)
 	}
-	// Freezes begin at 0, so that the first one is an increase.
+	// The counters of the chain begin at 0, so that the first value is an increase.
 	t.freezes.Add(context.Background(), 0)
+	t.passes.Add(context.Background(), 0, outcome(nil))
+	t.deposits.Add(context.Background(), 0, metric.WithAttributes(attribute.String("state", string(chain.Included))))
 	return &t, nil
 }
 

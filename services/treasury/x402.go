@@ -80,7 +80,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	}
 	if link == nil {
 		// A route that is missing is a 404, which existing clients repeat.
-		env.HTTP.Public(route, func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
+		env.HTTP.Public("GET /pay/{usd}/{address}", func(w http.ResponseWriter, _ *http.Request) { host.WriteError(w, 0, noChain()) })
 		return func() {}, nil
 	}
 	h.link = link
@@ -110,7 +110,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 		payTo = common.HexToAddress(cfg.PayTo)
 	}
 	sell := (&shop{handlers: h, network: link.Network(), payTo: payTo}).handler(o)
-	env.HTTP.Public(route, sell)
-	own.HandleFunc(route, sell)
+	env.HTTP.Public("GET /pay/{usd}/{address}", sell)
+	own.HandleFunc("GET /pay/{usd}/{address}", sell)
 	return closeAll, nil
 }
