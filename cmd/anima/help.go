@@ -431,6 +431,13 @@ Examples:
   anima ledger verify
   anima ledger verify -o json`,
 
+		"ledger return": `The wallet of the child signs the return, and treasury verifies it. The parent is that of
+the child's limits (anima budget set CHILD --parent PARENT), and the limits of the child apply.
+
+Examples:
+  anima ledger return kid 2.50
+  anima ledger return kid 1 --id goal-7`,
+
 		"ledger topup": `The wallet pays the seller of ANIMA_TREASURY_TOPUP_URL over x402. One purchase of an agent
 is under way at a time. Repeat a request without an answer with the same --id.
 

@@ -47,6 +47,8 @@ func Advice(e *Error) string {
 		return "check the address of the chain's node in the settings of treasury, docs/config.md; nothing is bought until it answers"
 	case ReasonFrozen:
 		return "compare the ledger with the chain: anima ledger reconcile"
+	case ReasonNoParent:
+		return "set the parent of the child: anima budget set CHILD --parent PARENT"
 	case ReasonNoChain:
 		return "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK; docs/x402.md describes payments"
 	case ReasonOffer:

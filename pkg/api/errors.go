@@ -51,6 +51,7 @@ const (
 	ReasonTooSlow      = "too_slow"             // Invalid: the body of a request did not arrive in time
 	ReasonNotSigned    = "not_signed"           // Denied: the signer refuses the data, whatever the caller has decided
 	ReasonChain        = "chain_down"           // Unavailable: the chain cannot be read, so the balance is unknown
+	ReasonNoParent     = "no_parent"            // Denied: the agent is not the child of the other one
 	ReasonFrozen       = "frozen"               // Denied: the ledger and the chain differ; an operator has to resolve it
 )
 

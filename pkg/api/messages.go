@@ -100,6 +100,8 @@ func Messages() []Message {
 		Deposit{},
 		Transfer{},
 		TopUp{},
+		SignReturn{},
+		ReturnCredits{},
 		ListEntries{},
 		GetLimits{},
 		SetLimits{},

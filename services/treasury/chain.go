@@ -177,7 +177,7 @@ type guarded struct {
 
 // SignTypedData implements [wallet.Signer].
 func (g guarded) SignTypedData(ctx context.Context, agent string, data apitypes.TypedData, rule wallet.Rule) (wallet.Signed, error) {
-	if data.PrimaryType != wallet.TypeRegister {
+	if !wallet.Offchain(data.PrimaryType) {
 		if err := g.check(ctx, agent); err != nil {
 			return wallet.Signed{}, err
 		}

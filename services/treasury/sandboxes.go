@@ -23,15 +23,12 @@ var outsideTools = []string{
 	"create_sandbox", "list_sandboxes", "delete_sandbox", "expose_port", "remove_port", "search_domains", "register_domain", "manage_dns",
 }
 
-// absentTools returns the tools that are not executed now, with the reasons.
-func (h *handlers) absentTools() map[string]error {
+// absent returns the tools that are not executed without a provider.
+func (o *outside) absent() map[string]error {
+	if o.client != nil {
+		return nil
+	}
 	all := map[string]error{}
-	if h.payer == nil {
-		all["x402_fetch"] = noChain()
-	}
-	if h.outside.client != nil {
-		return all
-	}
 	for _, name := range outsideTools {
 		all[name] = &api.Error{
 			Code: api.Denied, Message: name + " needs a provider of sandboxes and domains, and none is configured",

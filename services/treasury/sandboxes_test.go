@@ -158,7 +158,7 @@ func TestWithoutProvider(t *testing.T) {
 	t.Parallel()
 	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service, executortest.Policy()).Bus
 	fund(t, b, api.Dollar)
-	if diff := cmp.Diff([]string{"check_credits", "transfer_credits"}, ask[api.ToolList](t, b, api.ListTreasuryTools{}).Tools); diff != "" {
+	if diff := cmp.Diff([]string{"check_credits", "fund_child", "transfer_credits"}, ask[api.ToolList](t, b, api.ListTreasuryTools{}).Tools); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	for tool, args := range map[string]string{

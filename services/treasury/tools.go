@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -17,11 +18,12 @@ func (h *handlers) tools() map[string]executor.Func {
 	all := map[string]executor.Func{
 		"check_credits":    h.checkCredits,
 		"transfer_credits": h.transferCredits,
+		"fund_child":       h.fundChild,
 	}
 	if h.payer != nil {
 		all["x402_fetch"] = h.x402Tool
 	}
-	if h.link != nil {
+	if h.chain != nil {
 		all["check_usdc_balance"] = h.checkUSDC
 	}
 	if h.topups.on() {
@@ -31,12 +33,50 @@ func (h *handlers) tools() map[string]executor.Func {
 	return all
 }
 
+// absentTools returns the tools that are not executed now, with the reasons.
+func (h *handlers) absentTools() map[string]error {
+	all := map[string]error{}
+	if h.payer == nil {
+		all["x402_fetch"] = noChain()
+	}
+	if h.chain == nil {
+		all["check_usdc_balance"] = noChain()
+	}
+	if !h.topups.on() {
+		all["topup_credits"] = nobodySells()
+	}
+	maps.Copy(all, h.outside.absent())
+	return all
+}
+
 func (h *handlers) checkCredits(ctx context.Context, c executor.Call) (string, error) {
 	b, err := h.getBalance(ctx, api.GetBalance{Agent: c.Agent})
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("available %s, held %s, tier %s", b.Available, b.Held, b.Tier), nil
+}
+
+// checkUSDC executes check_usdc_balance. A balance that cannot be read is an error, or the
+// last known one that is called old, and never 0.
+func (h *handlers) checkUSDC(ctx context.Context, c executor.Call) (string, error) {
+	w, err := h.getWallet(ctx, api.GetWallet{Agent: c.Agent})
+	switch {
+	case err != nil:
+		return "", err
+	case !w.Known:
+		return "", &api.Error{Code: api.Unavailable, Reason: api.ReasonChain, Message: "the balance is not known, which does not mean 0: " + w.Error, RetryAfter: 30_000}
+	}
+	text := fmt.Sprintf("the wallet %s has %s of USDC on %s at block %d", w.Address, w.OnChain, w.Network, w.Block)
+	if w.Stale {
+		text = fmt.Sprintf("the chain cannot be read now (%s); at block %d, %s, the wallet %s had %s of USDC on %s",
+			w.Error, w.Block, time.UnixMicro(w.ReadAt).UTC().Format(time.RFC3339), w.Address, w.OnChain, w.Network)
+	}
+	text += fmt.Sprintf("; the ledger has %s, of which %s is held", w.Ledger, w.Held)
+	if w.Frozen != nil {
+		text += fmt.Sprintf("; nothing can be spent, because the two differ by %s and an operator has to explain it", w.Frozen.Difference)
+	}
+	return text, nil
 }
 
 // transferCredits gives at most half of the agent's credits to the owner of an address.

@@ -26,7 +26,7 @@ func TestTools(t *testing.T) {
 	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service, executortest.Policy()).Bus
 	fund(t, b, 3*api.Dollar)
 	got := ask[api.ToolList](t, b, api.ListTreasuryTools{}).Tools
-	if diff := cmp.Diff([]string{"check_credits", "transfer_credits"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"check_credits", "fund_child", "transfer_credits"}, got); diff != "" {
 		t.Errorf("tools (-want +got):\n%s", diff)
 	}
 	m := allowed(t, "check_credits", `{}`)

@@ -33,6 +33,13 @@ func openTopups(h *handlers, store topup.Store, kick <-chan struct{}) *topups {
 // on reports whether credits can be bought.
 func (t *topups) on() bool { return t.cfg.TopupURL != "" && t.link != nil && t.payer != nil }
 
+// nobodySells is the error of a purchase where no seller or no chain is configured.
+func nobodySells() error {
+	return &api.Error{
+		Code: api.Denied, Reason: api.ReasonNoChain, Message: "nobody sells credits here", Next: "set ANIMA_TREASURY_TOPUP_URL and a chain; docs/reference/treasury.md has the settings",
+	}
+}
+
 func (t *topups) credits(ctx context.Context, agent string) (api.Micros, error) {
 	b, err := t.ledger.Balance(ctx, agent)
 	return b.Available + b.Held, err
@@ -58,19 +65,6 @@ func (h *handlers) onChain(ctx context.Context, agent string) (api.Micros, error
 	}
 	h.chain.use()
 	return h.link.Balance(ctx, common.HexToAddress(address))
-}
-
-// checkUSDC executes check_usdc_balance. A balance that cannot be read is an error, not 0.
-func (h *handlers) checkUSDC(ctx context.Context, c executor.Call) (string, error) {
-	onChain, err := h.onChain(ctx, c.Agent)
-	if err != nil {
-		return "", err
-	}
-	b, err := h.ledger.Balance(ctx, c.Agent)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("the wallet has %s of USDC on chain; the ledger has %s available, %s held", onChain, b.USDC, b.USDCHeld), nil
 }
 
 // purchase pays for credits over x402. The payment has the id of the purchase.
@@ -101,9 +95,7 @@ func (t *topups) topUp(ctx context.Context, m api.TopUp) (api.TopUpState, error)
 func (t *topups) buy(ctx context.Context, p topup.Purchase) (topup.Purchase, error) {
 	switch {
 	case !t.on():
-		return p, &api.Error{
-			Code: api.Denied, Message: "nobody sells credits here", Next: "set ANIMA_TREASURY_TOPUP_URL and a chain; docs/reference/treasury.md has the settings",
-		}
+		return p, nobodySells()
 	case p.ID == "" || len(p.ID) > 120:
 		return p, api.Errorf(api.Invalid, "the id of the purchase has %d bytes: use 1 to 120", len(p.ID))
 	}

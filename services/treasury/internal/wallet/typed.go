@@ -19,6 +19,7 @@ const (
 	TypeReceive  = "ReceiveWithAuthorization"  // EIP-3009
 	TypeCancel   = "CancelAuthorization"       // EIP-3009
 	TypeRegister = "Register"                  // registration of an agent (docs/reference/social.md)
+	TypeReturn   = "ReturnCredits"             // credits of a child for its parent (docs/reference/treasury.md, Children)
 )
 
 var authorization = []apitypes.Type{
@@ -34,14 +35,19 @@ var authorization = []apitypes.Type{
 var fields = map[string][]apitypes.Type{
 	TypeTransfer: authorization,
 	TypeReceive:  authorization,
+	TypeReturn:   authorization, // of credits, so its domain has no contract
 	TypeCancel:   {{Name: "authorizer", Type: "address"}, {Name: "nonce", Type: "bytes32"}},
 	TypeRegister: {{Name: "automatonId", Type: "string"}, {Name: "nonce", Type: "string"}, {Name: "payloadHash", Type: "bytes32"}},
 }
 
+// Offchain reports whether data of a type has no effect on a chain. Its domain names no
+// contract.
+func Offchain(primary string) bool { return primary == TypeRegister || primary == TypeReturn }
+
 // domainOf returns the fields of the domain of a type.
 func domainOf(primary string) []apitypes.Type {
 	d := []apitypes.Type{{Name: "name", Type: "string"}, {Name: "version", Type: "string"}, {Name: "chainId", Type: "uint256"}}
-	if primary != TypeRegister {
+	if !Offchain(primary) {
 		d = append(d, apitypes.Type{Name: "verifyingContract", Type: "address"})
 	}
 	return d
@@ -96,7 +102,7 @@ func (r *Rule) check(from common.Address, data *apitypes.TypedData) error {
 		return refuse(CheckForm, "the message has fields that its type does not have")
 	}
 	switch data.PrimaryType {
-	case TypeTransfer, TypeReceive:
+	case TypeTransfer, TypeReceive, TypeReturn:
 		return r.transfer(from, data.Message)
 	case TypeCancel:
 		return payer(from, data.Message, "authorizer")
@@ -116,7 +122,7 @@ func (r *Rule) domain(data *apitypes.TypedData) error {
 		return refuse(CheckVersion, "the domain has version %.60q, want %q", d.Version, r.Version)
 	case d.ChainId == nil || r.ChainID == 0 || (*big.Int)(d.ChainId).Cmp(new(big.Int).SetUint64(r.ChainID)) != 0:
 		return refuse(CheckChain, "the domain is not of chain %d", r.ChainID)
-	case data.PrimaryType == TypeRegister:
+	case Offchain(data.PrimaryType):
 		if d.VerifyingContract != "" {
 			return refuse(CheckContract, "the domain names a contract")
 		}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+type ledgerReturnCmd struct {
+	Child  string `arg:"" help:"The agent that returns credits." predictor:"agent"`
+	Amount string `arg:"" help:"Dollars: 5, 0.25."`
+	ID     string `help:"Idempotency key: a repeated request returns once."`
+}
+
+// Run has the child sign and presents what it has signed. Between the two nothing is
+// stored, so an interrupted command can be repeated with its id.
+func (c ledgerReturnCmd) Run(ctx context.Context, a *app) error {
+	amount, err := positive(c.Amount)
+	if err != nil {
+		return err
+	}
+	signed, err := ask[api.ReturnCredits](ctx, a, api.SignReturn{ID: cmp.Or(c.ID, "return-"+uuid.NewString()), Child: strings.ToLower(c.Child), Amount: amount})
+	if err != nil {
+		return err
+	}
+	return show(ctx, a, signed, func(w io.Writer, v api.CreditsReturned) {
+		fmt.Fprintf(w, "%s has returned %s to %s; %s are left\n", v.Child, v.Amount, v.Parent, v.Left)
+	})
+}
