@@ -262,6 +262,14 @@ func Contracts() []Contract {
 		{Deposit{ID: "d-1", Agent: "lucky", Amount: Dollar, Source: "faucet"}, posted},
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
 		{TopUp{ID: "m-1", Agent: "lucky", USD: 5}, TopUpState{ID: "m-1", Agent: "lucky", USD: 5, State: "done", Before: 20 * Cent, After: 520 * Cent}},
+		{
+			SignReturn{ID: "b-1", Child: "bob", Amount: Cent},
+			ReturnCredits{ID: "b-1", Child: "bob", Amount: Cent, ValidAfter: 1, ValidBefore: 3600, Signature: "0x01"},
+		},
+		{
+			ReturnCredits{ID: "b-1", Child: "bob", Amount: Cent, ValidAfter: 1, ValidBefore: 3600, Signature: "0x01"},
+			CreditsReturned{ID: "b-1", Child: "bob", Parent: "lucky", Amount: Cent, Left: Dollar, At: at},
+		},
 		{ListEntries{Agent: "lucky", After: 1}, Entries{Entries: []Posted{posted}}},
 		{GetLimits{Agent: "lucky", Turn: turn.ID, Session: "lucky-main"}, limited},
 		{SetLimits{ID: "s1", Agent: "lucky", Limits: limited.Own, Revision: 1}, limited},
