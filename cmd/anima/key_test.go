@@ -46,8 +46,11 @@ func TestKeys(t *testing.T) {
 		"model call of another":    {made.Key, "POST", "/v1/chat/completions", body, map[string]string{"Anima-Agent": "nova"}, 403},
 		"model call without spend": {reader, "POST", "/v1/chat/completions", body, nil, 403},
 		"model call by responses":  {made.Key, "POST", "/v1/responses", `{"model":"anima-sim-1","input":"hello"}`, nil, 200},
-		"model call by messages": {made.Key, "POST", "/anthropic/v1/messages", `{"model":"anima-sim-1","max_tokens":64,"messages":[{"role":"user","content":"hello"}]}`,
-			map[string]string{"Authorization": "", "X-Api-Key": made.Key}, 200},
+		"model call by messages": {
+			made.Key, "POST", "/anthropic/v1/messages", `{"model":"anima-sim-1","max_tokens":64,"messages":[{"role":"user","content":"hello"}]}`,
+			map[string]string{"Authorization": "", "X-Api-Key": made.Key},
+			200,
+		},
 		"messages without spend":   {reader, "POST", "/anthropic/v1/messages", body, nil, 403},
 		"responses of another key": {api.NewKey(), "POST", "/v1/responses", `{"model":"anima-sim-1","input":"hello"}`, nil, 401},
 		"another key":              {api.NewKey(), "GET", "/v1/credits/balance", "", nil, 401},

@@ -1,9 +1,12 @@
 package router
 
 import (
+	"context"
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // gatherer sends items in groups, one group at a time. An item that arrives while no group
@@ -46,7 +49,7 @@ func (g *gatherer[T]) sendGroup(x *gathered[T]) {
 	runtime.Gosched() // goroutines that are ready to add an item join the group
 	if g.pause != nil {
 		if d := g.pause(); d > 0 {
-			time.Sleep(d)
+			_ = wait.For(context.Background(), d) // bounded by the pause
 		}
 	}
 	g.mu.Lock()
