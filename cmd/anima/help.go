@@ -412,6 +412,14 @@ Examples:
   anima ledger export --agent lucky --since 2026-11-01 --until 2026-12-01 -f november.csv
   anima ledger export --format json --since 24h | jq '.[].id'`,
 
+		"ledger reconcile": `The USDC of each agent in the ledger is compared with the balance of its wallet at one
+block. The command fails if they differ. A difference that lasts freezes the USDC of the
+agent until an operator has accepted it.
+
+Examples:
+  anima ledger reconcile
+  anima ledger reconcile lucky --accept "moved by hand with the restored key"`,
+
 		"ledger report": `Several agents are one group, such as a parent and its children: payments between them
 cancel out, and a line for each agent shows its part. Without an agent, all are the
 group. Deposits are no profit. The burn rate is what was spent and transferred in an
@@ -465,6 +473,34 @@ before anything is signed. If the outcome is unknown, repeat the command with th
 Examples:
   anima payment fetch lucky https://api.example.com/weather --max 0.05
   anima payment fetch lucky https://api.example.com/ask --method POST --body question.json --id q1`,
+
+		"wallet show": `A balance that was never read is unknown, not 0. A stale one is the last that was read.
+
+Examples:
+  anima wallet show lucky
+  anima wallet show lucky -o json | jq .onChain`,
+
+		"wallet chain": `Examples:
+  anima wallet chain
+  anima wallet chain -o json | jq .ok`,
+
+		"wallet fund": `Only the dev chain has a faucet. Elsewhere, send USDC to the address of anima wallet show.
+
+Examples:
+  anima wallet fund lucky 5
+  anima wallet fund lucky 5 --id monday`,
+
+		"wallet backup": `The output is a keystore (version 3) that treasury's passphrase opens: it is a secret,
+and useless without the passphrase, which is not part of it.
+
+Examples:
+  anima wallet backup lucky > lucky.json`,
+
+		"wallet restore": `The keystore must open with the passphrase of this treasury. An agent that has the same
+wallet keeps it; one that has another wallet is not changed.
+
+Examples:
+  anima wallet restore lucky lucky.json`,
 
 		"budget get": `Held money counts as spent until it is released. FREES is when the oldest payment
 leaves the window. docs/limits.md explains the limits.

@@ -97,6 +97,7 @@ type cli struct {
 
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
 	Payment paymentCmd `cmd:"" help:"What agents pay over HTTP, by x402."`
+	Wallet  walletCmd  `cmd:"" help:"Wallets of agents, and their USDC on the chain."`
 	Budget  budgetCmd  `cmd:"" help:"Limits of what agents may spend."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`
