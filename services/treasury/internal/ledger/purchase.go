@@ -67,9 +67,13 @@ func (b *batch) purchase(r PurchaseRequest) (Transaction, error) {
 	t := Transaction{ID: r.ID, Kind: KindPurchase, Agent: r.Agent, Memo: r.Memo, Parent: r.Parent}
 	t.Lines = []Line{{Account: r.Source, Amount: -r.USDC}, {Account: r.Payee, Amount: r.USDC}}
 	var h Hold
+	var counted counting
 	if r.Hold != "" {
 		var err error
 		if h, err = b.find(r.Hold); err != nil {
+			return Transaction{}, err
+		}
+		if counted, err = b.counted(&h); err != nil {
 			return Transaction{}, err
 		}
 		if h.Asset != api.USDC {
@@ -88,6 +92,7 @@ func (b *batch) purchase(r PurchaseRequest) (Transaction, error) {
 	done, err := b.move(t)
 	if err == nil && r.Hold != "" && !again {
 		h.Status, h.Settled, h.Payee, h.EndedAt = api.HoldSettled, r.USDC, r.Payee, b.now
+		b.uncount(counted, &h)
 		b.keep(h)
 	}
 	return done, err

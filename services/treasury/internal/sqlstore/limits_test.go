@@ -311,3 +311,27 @@ func TestHoldPaysItsPayee(t *testing.T) {
 		wantBalance(t, b, "bob", 110, 0)
 	})
 }
+
+// TestLimitsCountWhatAPurchasePaid checks that the rest of a hold that paid for credits
+// does not stay in the windows.
+func TestLimitsCountWhatAPurchasePaid(t *testing.T) {
+	t.Parallel()
+	eachLimited(t, func(t *testing.T, _ *clock, open func() *ledger.Ledger) {
+		b := open()
+		funded(t, b, "lucky", 1_000_000)
+		arrived(t, b, "tx1/0", "lucky", 1000)
+		setLimits(t, b, "lucky", api.Limits{Windows: []api.WindowLimit{limitTo(api.WindowDay, "", 100)}})
+		if _, err := holdUSDC(t.Context(), b, "buy", 100); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Purchase(t.Context(), ledger.PurchaseRequest{Hold: "buy", Agent: "lucky", USDC: 40, Credits: 40}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := holdUSDC(t.Context(), b, "over", 61); !api.OverLimit(api.ReasonOf(err)) {
+			t.Errorf("61 of the 60 that are left: got %v, want a refusal of the limit", err)
+		}
+		if _, err := holdUSDC(t.Context(), b, "rest", 60); err != nil {
+			t.Errorf("the 60 that are left: got %v", err)
+		}
+	})
+}
