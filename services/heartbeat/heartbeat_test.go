@@ -335,9 +335,10 @@ func seed(t *testing.T, server *embednats.Server, data string, agents ...string)
 		t.Fatal(err)
 	}
 	store := sqlstore.New(db, func(context.Context, *sqldb.Tx, []schedule.Fired) error { return nil })
-	past := time.Now().Add(-5 * time.Minute)
+	// Due two minutes ago and then after most of an hour, so that the test never meets the next time.
+	past, due := time.Now().Add(-5*time.Minute), time.Now().Add(-2*time.Minute)
 	for _, agent := range agents {
-		entries, faults := schedule.Check(agent, []schedule.Entry{{Name: "often", Cron: "*/2 * * * *", Reason: "look around"}}, past)
+		entries, faults := schedule.Check(agent, []schedule.Entry{{Name: "often", Cron: fmt.Sprintf("%d * * * *", due.Minute()), Reason: "look around"}}, past)
 		if len(faults) > 0 {
 			t.Fatal(faults)
 		}
