@@ -552,7 +552,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("commands of %s are %q, want %q", of, got, want)
 		}
 	}
-	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent budget chat completion context demo doctor goal heartbeat help init key ledger memory model payment policy") {
+	if got := strings.Join(names(all), " "); !strings.HasPrefix(got, "agent budget chain chat completion context demo doctor goal heartbeat help init key ledger memory model payment policy") {
 		t.Errorf("commands are %q", got)
 	}
 	predict, ok := all.Sub["session"].Sub["send"].GlobalFlags["--mode"]

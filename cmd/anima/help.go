@@ -412,14 +412,6 @@ Examples:
   anima ledger export --agent lucky --since 2026-11-01 --until 2026-12-01 -f november.csv
   anima ledger export --format json --since 24h | jq '.[].id'`,
 
-		"ledger reconcile": `The USDC of each agent in the ledger is compared with the balance of its wallet at one
-block. The command fails if they differ. A difference that lasts freezes the USDC of the
-agent until an operator has accepted it.
-
-Examples:
-  anima ledger reconcile
-  anima ledger reconcile lucky --accept "moved by hand with the restored key"`,
-
 		"ledger report": `Several agents are one group, such as a parent and its children: payments between them
 cancel out, and a line for each agent shows its part. Without an agent, all are the
 group. Deposits are no profit. The burn rate is what was spent and transferred in an
@@ -459,6 +451,55 @@ Examples:
   anima ledger transfer rich lucky 5
   anima ledger transfer rich lucky 0.25 --id monday`,
 
+		"ledger reconcile": `Compares what the ledger has of each agent's USDC with the balance of its wallet at one
+block. Treasury does the same each minute: a difference that lasts and that no payment in
+progress explains freezes the USDC of the agent. With a difference the command fails.
+--accept says why a difference is right; it is kept, and the agent is not frozen any more.
+
+Examples:
+  anima ledger reconcile
+  anima ledger reconcile lucky -o json
+  anima ledger reconcile lucky --accept "the creator moved a dollar with the key"`,
+
+		"wallet show": `A balance that is stale is the last one that was read; a balance that was never read is not
+known. The states of a deposit are pending, included, safe, final and reversed
+(docs/chain.md). On the dev chain of anima up, the command starts the chain.
+
+Examples:
+  anima wallet show lucky
+  anima wallet show lucky -o json | jq .onChain
+  anima wallet show lucky --watch`,
+
+		"wallet fund": `The faucet exists on the dev chain only, which anima up runs if no other chain is
+configured; its USDC has no value. On another chain, send USDC to the address of the
+wallet. Repeat a request without an answer with the same --id.
+
+Examples:
+  anima wallet fund lucky 5
+  anima wallet fund lucky 5 --id monday`,
+
+		"wallet backup": `The file is a keystore (version 3), which other wallets read too. The key in it is
+encrypted with the passphrase of treasury (ANIMA_TREASURY_KEYSTORE_PASSPHRASE, or the file
+treasury/keystore.pass of the data folder). Keep the two apart. A treasury with a remote
+signer has no keys.
+
+Examples:
+  anima wallet backup lucky -f lucky.json
+  anima wallet backup lucky | age -r age1… > lucky.age`,
+
+		"wallet restore": `The passphrase of treasury must be that of the backup. The agent may be applied before or
+afterwards. Repeating the command changes nothing.
+
+Examples:
+  anima wallet restore lucky lucky.json
+  age -d lucky.age | anima wallet restore lucky -`,
+
+		"chain": `Fails if treasury has no chain. On the dev chain of anima up, the command starts the chain.
+
+Examples:
+  anima chain
+  anima chain -o json | jq .ok`,
+
 		"payment list": `Examples:
   anima payment list lucky --limit 10
   anima payment list --state unknown -o json`,
@@ -473,34 +514,6 @@ before anything is signed. If the outcome is unknown, repeat the command with th
 Examples:
   anima payment fetch lucky https://api.example.com/weather --max 0.05
   anima payment fetch lucky https://api.example.com/ask --method POST --body question.json --id q1`,
-
-		"wallet show": `A balance that was never read is unknown, not 0. A stale one is the last that was read.
-
-Examples:
-  anima wallet show lucky
-  anima wallet show lucky -o json | jq .onChain`,
-
-		"wallet chain": `Examples:
-  anima wallet chain
-  anima wallet chain -o json | jq .ok`,
-
-		"wallet fund": `Only the dev chain has a faucet. Elsewhere, send USDC to the address of anima wallet show.
-
-Examples:
-  anima wallet fund lucky 5
-  anima wallet fund lucky 5 --id monday`,
-
-		"wallet backup": `The output is a keystore (version 3) that treasury's passphrase opens: it is a secret,
-and useless without the passphrase, which is not part of it.
-
-Examples:
-  anima wallet backup lucky > lucky.json`,
-
-		"wallet restore": `The keystore must open with the passphrase of this treasury. An agent that has the same
-wallet keeps it; one that has another wallet is not changed.
-
-Examples:
-  anima wallet restore lucky lucky.json`,
 
 		"budget get": `Held money counts as spent until it is released. FREES is when the oldest payment
 leaves the window. docs/limits.md explains the limits.

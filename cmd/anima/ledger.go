@@ -18,10 +18,10 @@ type ledgerCmd struct {
 	Entries   ledgerEntriesCmd   `cmd:"" help:"List transactions."`
 	Export    ledgerExportCmd    `cmd:"" help:"Write transactions as CSV or JSON."`
 	Transfer  ledgerTransferCmd  `cmd:"" help:"Move money from one agent to another."`
-	Reconcile ledgerReconcileCmd `cmd:"" help:"Compare the USDC of the ledger with the chain."`
 	Report    ledgerReportCmd    `cmd:"" help:"Show what agents earned and spent: burn rate, runway, cost of a turn."`
 	Return    ledgerReturnCmd    `cmd:"" help:"Return credits of a child to its parent, by a message that the child signs."`
 	TopUp     ledgerTopUpCmd     `cmd:"" name:"topup" help:"Buy credits for an agent with the USDC of its wallet."`
+	Reconcile ledgerReconcileCmd `cmd:"" help:"Compare the USDC of the ledger with the chain."`
 	Verify    ledgerVerifyCmd    `cmd:"" help:"Verify the whole ledger: sums, chain, holds."`
 }
 

@@ -97,7 +97,8 @@ type cli struct {
 
 	Ledger  ledgerCmd  `cmd:"" help:"The ledger: balances and transactions."`
 	Payment paymentCmd `cmd:"" help:"What agents pay over HTTP, by x402."`
-	Wallet  walletCmd  `cmd:"" help:"Wallets of agents, and their USDC on the chain."`
+	Wallet  walletCmd  `cmd:"" help:"Wallets of agents: their USDC on the chain."`
+	Chain   chainCmd   `cmd:"" help:"Show the state of the chain that treasury reads."`
 	Budget  budgetCmd  `cmd:"" help:"Limits of what agents may spend."`
 	Policy  policyCmd  `cmd:"" help:"Policy: what agents may do."`
 	Model   modelCmd   `cmd:"" help:"Models."`

@@ -46,6 +46,7 @@ type suite struct {
 	exp      *telemetry.Exporters
 	log      *slog.Logger
 	lookup   config.Lookup
+	chain    *devChain // nil if another chain is configured, or none
 }
 
 // open validates all settings, then creates the data folder, the token, the embedded NATS
@@ -95,8 +96,10 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 	if s.conn, err = bus.Dial(bus.DialOptions{InProcess: s.server.InProcess(), Token: token, Name: "anima", Log: s.log}); err != nil {
 		return nil, err
 	}
-	s.bus, err = bus.New(s.conn, bus.Options{Service: "anima-up", Log: s.log})
-	return s, err
+	if s.bus, err = bus.New(s.conn, bus.Options{Service: "anima-up", Log: s.log}); err != nil {
+		return nil, err
+	}
+	return s, s.startDevChain(ctx)
 }
 
 // close releases what open acquired, also after open failed in part.
@@ -109,6 +112,11 @@ func (s *suite) close() {
 	}
 	if s.server != nil {
 		s.server.Shutdown()
+	}
+	if s.chain != nil {
+		if err := s.chain.close(); err != nil {
+			s.log.Warn("dev chain not closed cleanly", "err", err)
+		}
 	}
 	if s.exp != nil {
 		end, cancel := context.WithTimeout(context.Background(), 5*time.Second)

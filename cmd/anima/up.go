@@ -199,6 +199,7 @@ type upView struct {
 	Database string `json:"database"`
 	Writes   string `json:"writes"`
 	Model    string `json:"model"`
+	Chain    string `json:"chain,omitempty"`  // JSON-RPC of the dev chain
 	Traces   string `json:"traces,omitempty"` // address that traces are exported to
 	Jaeger   string `json:"jaeger,omitempty"` // URL of the Jaeger UI
 }
@@ -214,7 +215,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 		Version: host.Version(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), NATS: s.server.ClientURL(),
 		Token: "in " + filepath.Join(s.dir, "token"), Data: s.dir, Database: "SQLite in " + s.dir,
 		Writes: "interval: a power cut may take the last two minutes, a crash nothing (dev profile; --sync always keeps every write)",
-		Model:  a.modelInUse(models), Traces: s.exp.Endpoint(), Jaeger: s.jaeger,
+		Model:  a.modelInUse(models), Traces: s.exp.Endpoint(), Jaeger: s.jaeger, Chain: s.chain.url(),
 	}
 	if s.tokenSet {
 		v.Token = "the one of ANIMA_TOKEN"
@@ -229,6 +230,10 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 	if v.Ops != "" {
 		health, metrics = v.Ops+"/readyz", v.Ops+"/metrics"
 	}
+	chain := ""
+	if v.Chain != "" {
+		chain = v.Chain + " (dev chain, starts with its first use: " + a.named("anima wallet fund NAME 5") + ")"
+	}
 	traces := v.Traces
 	switch {
 	case traces == "":
@@ -239,7 +244,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
 		fields(w, "  http", cmp.Or(v.HTTP, "none"), "  token", v.Token, "  health", health, "  metrics", metrics, "  nats", v.NATS+" (same token)",
-			"  data", v.Data, "  database", v.Database, "  writes", v.Writes, "  model", v.Model, "  traces", traces)
+			"  data", v.Data, "  database", v.Database, "  writes", v.Writes, "  model", v.Model, "  chain", chain, "  traces", traces)
 		fmt.Fprint(w, a.named("\n  anima agent list\tlist the agents\n  anima chat "+agent+"\ttalk with it\n  anima demo\trun one complete example\n"))
 	})
 }

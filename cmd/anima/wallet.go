@@ -3,9 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"strings"
 
 	"github.com/google/uuid"
@@ -14,67 +15,54 @@ import (
 )
 
 type walletCmd struct {
-	Backup  walletBackupCmd  `cmd:"" help:"Write an agent's wallet, encrypted with treasury's passphrase."`
-	Chain   walletChainCmd   `cmd:"" help:"Show treasury's access to the chain."`
-	Fund    walletFundCmd    `cmd:"" help:"Have the faucet of the dev chain pay USDC to an agent."`
+	Show    walletShowCmd    `cmd:"" help:"Show the wallet of an agent: its USDC on the chain and in the ledger, and its deposits."`
+	Fund    walletFundCmd    `cmd:"" help:"Give USDC of the dev chain to the wallet of an agent."`
+	Backup  walletBackupCmd  `cmd:"" help:"Write the wallet of an agent to a file, encrypted."`
 	Restore walletRestoreCmd `cmd:"" help:"Store the wallet of an agent that has none, from a backup."`
-	Show    walletShowCmd    `cmd:"" help:"Show an agent's wallet: address, USDC on the chain and in the ledger, deposits."`
 }
 
 type walletShowCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
+	watching
 }
 
 func (c walletShowCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetWallet{Agent: strings.ToLower(c.Agent)}, writeWallet)
+	return show(ctx, a, api.GetWallet{Agent: strings.ToLower(c.Agent)}, a.writeWallet)
 }
 
-// writeWallet writes a wallet. A balance that was never read is shown as unknown, never
-// as 0.
-func writeWallet(w io.Writer, v api.WalletState) {
-	fmt.Fprintf(w, "agent\t%s\naddress\t%s\nledger\t%s USDC\n", v.Agent, v.Address, v.Ledger)
-	if v.Held > 0 {
-		fmt.Fprintf(w, "held\t%s USDC\n", v.Held)
-	}
+func (a *app) writeWallet(w io.Writer, v api.WalletState) {
+	fields(w, "agent", v.Agent, "address", v.Address, "network", cmp.Or(v.Network, "none: treasury has no chain"))
 	switch {
 	case v.Network == "":
-		fmt.Fprint(w, "chain\tnone is configured (ANIMA_TREASURY_RPC_URL)\n")
 	case !v.Known:
-		fmt.Fprintf(w, "chain\tunknown on %s: %s\n", v.Network, v.Error)
+		row(w, "on chain", "not known: "+plain(v.Error))
 	case v.Stale:
-		fmt.Fprintf(w, "chain\t%s USDC on %s, stale: read %s at block %d (%s)\n", v.OnChain, v.Network, when(v.ReadAt), v.Block, v.Error)
+		row(w, "on chain", fmt.Sprintf("%s, stale: of block %d, read %s", v.OnChain, v.Block, when(v.ReadAt)))
+		row(w, "", plain(v.Error))
 	default:
-		fmt.Fprintf(w, "chain\t%s USDC on %s at block %d\n", v.OnChain, v.Network, v.Block)
+		row(w, "on chain", fmt.Sprintf("%s at block %d", v.OnChain, v.Block))
 	}
+	held := ""
+	if v.Held > 0 {
+		held = fmt.Sprintf(", %s of it held for payments", v.Held)
+	}
+	row(w, "in the ledger", v.Ledger.String()+held)
 	if f := v.Frozen; f != nil {
-		fmt.Fprintf(w, "frozen\tsince %s: the ledger has %s more than the chain (anima ledger reconcile %s)\n", when(f.Since), f.Difference, v.Agent)
+		row(w, "frozen", fmt.Sprintf("since %s: the ledger and the chain differ by %s at block %d", when(f.Since), f.Difference, f.Block))
+		row(w, "", a.named("anima ledger reconcile "+v.Agent))
 	}
-	for _, d := range v.Deposits {
-		fmt.Fprintf(w, "deposit\t%s USDC from %s, %s, block %d\n", d.Amount, d.From, d.State, d.Block)
+	if len(v.Deposits) == 0 {
+		return
 	}
-}
-
-type walletChainCmd struct{}
-
-func (walletChainCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetChain{}, func(w io.Writer, v api.ChainState) {
-		state := "ok"
-		if !v.OK {
-			state = "not read: " + v.Error
-		}
-		fmt.Fprintf(w, "network\t%s (%d)\ntoken\t%s\nstate\t%s\n", v.Network, v.ChainID, v.Token, state)
-		if v.ReadAt > 0 {
-			fmt.Fprintf(w, "block\t%d, read %s\n", v.Block, when(v.ReadAt))
-		}
-		if v.Frozen > 0 {
-			fmt.Fprintf(w, "frozen\t%d agents (anima ledger reconcile)\n", v.Frozen)
-		}
+	fmt.Fprintln(w)
+	table(w, "DEPOSIT\tAMOUNT\tSTATE\tBLOCK\tFROM\tTRANSACTION", v.Deposits, api.Page{}, func(d api.ChainDeposit) []any {
+		return []any{when(d.SeenAt), d.Amount, d.State, d.Block, d.From, d.Tx}
 	})
 }
 
 type walletFundCmd struct {
-	Agent  string `arg:"" help:"The agent that receives USDC." predictor:"agent"`
-	Amount string `arg:"" help:"Dollars: 5, 0.25."`
+	Agent  string `arg:"" help:"The agent." predictor:"agent"`
+	Amount string `arg:"" help:"Dollars of USDC: 5, 0.25."`
 	ID     string `help:"Idempotency key: a repeated request pays once."`
 }
 
@@ -83,44 +71,63 @@ func (c walletFundCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	req := api.FundUSDC{ID: cmp.Or(c.ID, "cli-"+uuid.NewString()), Agent: strings.ToLower(c.Agent), Amount: amount}
-	return show(ctx, a, req, func(w io.Writer, v api.FundedUSDC) {
+	req := api.FundUSDC{ID: cmp.Or(c.ID, "wallet-"+uuid.NewString()), Agent: strings.ToLower(c.Agent), Amount: amount}
+	err = show(ctx, a, req, func(w io.Writer, v api.FundedUSDC) {
 		if v.Tx == "" {
-			fmt.Fprintf(w, "%s was paid before\n", req.ID)
+			fmt.Fprintf(w, "the id was used before: nothing was paid to %s\n", v.Address)
 			return
 		}
-		fmt.Fprintf(w, "paid %s USDC to %s in %s\n", req.Amount, v.Address, v.Tx)
+		fmt.Fprintf(w, "%s of USDC to %s in %s\n", amount, v.Address, v.Tx)
 	})
+	if api.CodeOf(err) == api.Unavailable && c.ID == "" {
+		fmt.Fprintf(a.Err, "repeat with --id %s: it never pays twice\n", req.ID)
+	}
+	return err
 }
 
 type walletBackupCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
+	File  string `short:"f" help:"The new file; without it the backup is written to the standard output." placeholder:"FILE"`
 }
 
+// Run writes the keystore itself, in the format that other wallets read too.
 func (c walletBackupCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.BackupWallet{Agent: strings.ToLower(c.Agent)}, func(w io.Writer, v api.WalletBackup) {
-		fmt.Fprintln(w, v.Keystore)
+	v, err := ask[api.WalletBackup](ctx, a, api.BackupWallet{Agent: strings.ToLower(c.Agent)})
+	if err != nil {
+		return err
+	}
+	if c.File == "" {
+		return a.print(v, func(w io.Writer) { fmt.Fprintln(w, v.Keystore) })
+	}
+	err = createFile(c.File, []byte(v.Keystore+"\n"))
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return failure(api.Conflict, c.File+" exists", "name a new file: a backup of another wallet is not replaced")
+	case err != nil:
+		return failure(api.Invalid, "the backup cannot be written: "+err.Error(), "name a file in a folder that you may write")
+	}
+	saved := struct {
+		Agent   string `json:"agent"`
+		Address string `json:"address"`
+		File    string `json:"file"`
+	}{v.Agent, v.Address, c.File}
+	return a.print(saved, func(w io.Writer) {
+		fmt.Fprintf(w, "the wallet %s of %s is in %s; only the passphrase of treasury opens it\n", v.Address, v.Agent, c.File)
 	})
 }
 
 type walletRestoreCmd struct {
-	Agent string `arg:"" help:"The agent."`
-	File  string `arg:"" help:"The keystore, as anima wallet backup writes it; - for the standard input."`
+	Agent string `arg:"" help:"The agent, which has no wallet yet." predictor:"agent"`
+	File  string `arg:"" help:"The backup; - for the standard input."`
 }
 
 func (c walletRestoreCmd) Run(ctx context.Context, a *app) error {
-	var data []byte
-	var err error
-	if c.File == "-" {
-		data, err = io.ReadAll(a.In)
-	} else {
-		data, err = os.ReadFile(c.File)
-	}
+	keystore, err := a.readText(c.File, "name a backup; anima wallet backup writes one")
 	if err != nil {
-		return failure(api.Invalid, "the keystore cannot be read: "+err.Error(), "name a readable file, or - for the standard input")
+		return err
 	}
-	req := api.RestoreWallet{Agent: strings.ToLower(c.Agent), Keystore: strings.TrimSpace(string(data))}
+	req := api.RestoreWallet{Agent: strings.ToLower(c.Agent), Keystore: strings.TrimSpace(keystore)}
 	return show(ctx, a, req, func(w io.Writer, v api.Account) {
-		fmt.Fprintf(w, "%s has the wallet %s\n", v.Agent, v.Address)
+		fmt.Fprintf(w, "the wallet of %s is %s\n", v.Agent, v.Address)
 	})
 }

@@ -1,90 +1,138 @@
 package main
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// TestWalletCommands backs a wallet up and restores it, and checks the commands that need a
-// chain at a treasury without one.
-func TestWalletCommands(t *testing.T) {
-	t.Parallel()
-	u := newMachine(t).up()
-	lucky := asked[api.WalletState](u.machine, "wallet", "show", "lucky")
-	if lucky.Agent != "lucky" || !strings.HasPrefix(lucky.Address, "0x") || lucky.Network != "" || lucky.Known {
-		t.Errorf("got %+v, want an address and no chain", lucky)
-	}
-	if out := u.cli("wallet", "show", "Lucky"); !strings.Contains(out, lucky.Address) || !strings.Contains(out, "none is configured") {
-		t.Errorf("the wallet is shown as\n%s", out)
-	}
-
-	backup := u.cli("wallet", "backup", "lucky")
-	if strings.Contains(backup, "passphrase") || !strings.Contains(backup, `"version":3`) {
-		t.Fatalf("the backup is %s, want a keystore of version 3", backup)
-	}
-	file := filepath.Join(t.TempDir(), "lucky.json")
-	if err := os.WriteFile(file, []byte(backup), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := asked[api.Account](u.machine, "wallet", "restore", "lucky", file); got.Address != lucky.Address {
-		t.Errorf("restoring the same wallet: got %+v, want %s", got, lucky.Address)
-	}
-	nova := u.born("Nova")
-	for name, tt := range map[string]struct {
-		in   string
-		args []string
-		want string
-	}{
-		"the wallet of another agent": {"", []string{"wallet", "restore", "nova", file}, "conflict"},
-		"no keystore":                 {"{}", []string{"wallet", "restore", "nova", "-"}, "invalid"},
-		"no file":                     {"", []string{"wallet", "restore", "nova", file + ".x"}, "invalid"},
-		"no agent":                    {"", []string{"wallet", "show", "nobody"}, "not_found"},
-		"no chain":                    {"", []string{"wallet", "chain"}, "ANIMA_TREASURY_RPC_URL"},
-		"no faucet":                   {"", []string{"wallet", "fund", "lucky", "5"}, "ANIMA_TREASURY_RPC_URL"},
-		"nothing to reconcile":        {"", []string{"ledger", "reconcile"}, "ANIMA_TREASURY_RPC_URL"},
-		"nobody to accept":            {"", []string{"ledger", "reconcile", "--accept", "moved"}, "--accept has no agent"},
-	} {
-		if r := u.run(tt.in, append([]string{"-o", "json"}, tt.args...)...); r.code == exitOK || !strings.Contains(r.err+r.out, tt.want) {
-			t.Errorf("%s: got %d %s%s, want an error with %q", name, r.code, r.out, r.err, tt.want)
+// balanceWhen asks for the balance of an agent until it fits.
+func (m *machine) balanceWhen(agent, what string, fits func(api.Balance) bool) api.Balance {
+	m.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		b := asked[[]api.Balance](m, "ledger", "balance", agent)[0]
+		if fits(b) {
+			return b
 		}
-	}
-	if got := asked[api.WalletState](u.machine, "wallet", "show", "nova"); got.Address == lucky.Address || got.Address != nova.Address {
-		t.Errorf("the wallet of nova is %s after refused restores, want %s", got.Address, nova.Address)
+		if time.Now().After(end) {
+			m.t.Fatalf("balance of %s: got %+v, want %s within %s", agent, b, what, patience)
+		}
 	}
 }
 
-// TestWriteWallet checks that an unknown balance is not shown as 0 and that a stale one is
-// called so.
-func TestWriteWallet(t *testing.T) {
+// TestLowAgentBuysCredits makes an agent at a low tier buy credits with USDC on the dev
+// chain, over x402, and think with them. The receipt, the ledger and the chain agree, also
+// after a restart.
+func TestLowAgentBuysCredits(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct {
-		wallet api.WalletState
-		want   []string
-	}{
-		"unknown": {api.WalletState{Network: "base", Error: "refused"}, []string{"chain\tunknown on base: refused"}},
-		"stale": {
-			api.WalletState{Network: "base", Known: true, Stale: true, OnChain: 5 * api.Dollar, Block: 7, Error: "refused"},
-			[]string{"5.00", "stale", "block 7", "refused"},
-		},
-		"frozen": {
-			api.WalletState{
-				Agent: "lucky", Network: "dev", Known: true, Block: 7, Frozen: &api.Freeze{Difference: api.Cent},
-				Deposits: []api.ChainDeposit{{Amount: api.Dollar, From: "0x1", State: "final", Block: 3}},
-			},
-			[]string{"frozen", "anima ledger reconcile lucky", "from 0x1, final, block 3"},
-		},
-	} {
-		var out bytes.Buffer
-		writeWallet(&out, tt.wallet)
-		for _, want := range tt.want {
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("%s: got\n%s\nwant %q in it", name, out.String(), want)
+	m := newMachine(t)
+	u := m.up()
+	if !strings.HasPrefix(u.Chain, "http://127.0.0.1:") {
+		t.Fatalf("up: got chain %q, want a dev chain", u.Chain)
+	}
+	if r := m.run("---\nname: Poor\n---\nBe poor.\n", "agent", "apply", "-"); r.code != exitOK {
+		t.Fatal(r.err)
+	}
+	m.cli("agent", "fund", "poor", "0.2")
+	m.cli("session", "send", "lucky", "hello") // agents without USDC do not start the chain
+	if strings.Contains(u.log(), "dev chain started") {
+		t.Error("the dev chain runs before its first use")
+	}
+	if _, err := os.Stat(filepath.Join(u.Data, "devchain")); err == nil {
+		t.Error("the dev chain has a folder before its first use")
+	}
+	if out := m.cli("wallet", "fund", "poor", "6", "--id", "one"); !strings.Contains(out, "$6.00 of USDC to 0x") {
+		t.Errorf("fund: got %q", out)
+	}
+	if out := m.cli("wallet", "fund", "poor", "6", "--id", "one"); !strings.Contains(out, "nothing was paid") {
+		t.Errorf("the same id: got %q", out)
+	}
+	m.balanceWhen("poor", "credits for 5 dollars", func(b api.Balance) bool {
+		return b.Available == 520*api.Cent && b.USDC == api.Dollar && b.USDCHeld == 0
+	})
+	end := asked[api.LoopEnd](m, "session", "send", "poor", "hello")
+	if !end.Success {
+		t.Errorf("the run after the purchase: got %+v, want success", end)
+	}
+	ps := asked[api.Payments](m, "payment", "list", "poor").Payments
+	if len(ps) != 1 || ps[0].State != api.PaymentSettled || ps[0].Amount != 5*api.Dollar {
+		t.Fatalf("payments: got %+v, want one settled for 5 dollars", ps)
+	}
+	receipt := asked[api.Payment](m, "payment", "show", ps[0].ID)
+	if !strings.Contains(string(receipt.Body), `"credits_cents":500`) || !strings.Contains(string(receipt.Body), receipt.Transaction) {
+		t.Errorf("receipt: got %s, want 500 cents in %s", receipt.Body, receipt.Transaction)
+	}
+	w := asked[api.WalletState](m, "wallet", "show", "poor")
+	if !w.Known || w.Stale || w.OnChain != api.Dollar || w.Ledger != api.Dollar || len(w.Deposits) != 1 || w.Deposits[0].Amount != 6*api.Dollar {
+		t.Errorf("wallet: got %+v, want a dollar on the chain and in the ledger", w)
+	}
+	agree := func() {
+		t.Helper()
+		for _, words := range [][]string{{"ledger", "reconcile"}, {"ledger", "reconcile", "poor"}} {
+			if r := asked[api.Reconciliation](m, words...); !r.OK {
+				t.Errorf("%v: got %+v, want agreement", words, r)
 			}
 		}
+		if r := asked[api.LedgerReport](m, "ledger", "verify"); !r.OK {
+			t.Errorf("verify: got %+v, want no fault", r)
+		}
 	}
+	agree()
+	if c := asked[api.ChainState](m, "chain"); !c.OK || c.Network != "dev" || c.Block == 0 {
+		t.Errorf("chain: got %+v, want the dev chain", c)
+	}
+	for text, words := range map[string][]string{
+		"in the ledger  $1.00": {"wallet", "show", "poor"}, "dev (1337)": {"chain"}, "poor": {"ledger", "reconcile"},
+	} {
+		if out := m.cli(words...); !strings.Contains(out, text) {
+			t.Errorf("%v: got %q, want %q in it", words, out, text)
+		}
+	}
+	u.stop()
+	m.up()
+	if w := asked[api.WalletState](m, "wallet", "show", "poor"); w.OnChain != api.Dollar {
+		t.Errorf("wallet after a restart: got %+v, want a dollar", w)
+	}
+	agree()
+}
+
+func TestWalletCommands(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_TREASURY_RPC_URL"] = "" // no chain at all
+	if u := m.up(); u.Chain != "" {
+		t.Errorf("up: got chain %q, want none", u.Chain)
+	}
+	g := asked[api.Agent](m, "agent", "get", "lucky")
+	file := filepath.Join(t.TempDir(), "lucky.json")
+	if out := m.cli("wallet", "backup", "lucky", "-f", file); !strings.Contains(out, g.Address) {
+		t.Errorf("backup: got %q, want the address %s", out, g.Address)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup: got %v, %v, want a file of mode 0600", info, err)
+	}
+	keystore := readFile(t, file)
+	if out := m.cli("wallet", "backup", "Lucky"); out != keystore || !strings.Contains(out, `"ciphertext"`) {
+		t.Errorf("backup to the standard output: got %q, want %q", out, keystore)
+	}
+	m.fails(exitConflict, "", []string{"wallet", "backup", "lucky", "-f", file}, "exists")
+	if out := m.cli("wallet", "restore", "lucky", file); !strings.Contains(out, g.Address) {
+		t.Errorf("restore over itself: got %q, want %s", out, g.Address)
+	}
+	m.fails(exitConflict, keystore, []string{"wallet", "restore", "other", "-"})
+	m.fails(exitUsage, "x", []string{"wallet", "restore", "other", "-"}, "keystore")
+	m.fails(exitNotFound, "", []string{"wallet", "backup", "ghost"}, "ghost")
+	m.fails(exitNotFound, "", []string{"wallet", "show", "ghost"}, "ghost")
+	if out := m.cli("wallet", "show", "lucky"); !strings.Contains(out, "treasury has no chain") {
+		t.Errorf("show: got %q, want that there is no chain", out)
+	}
+	for _, words := range [][]string{{"chain"}, {"ledger", "reconcile"}, {"wallet", "fund", "lucky", "5"}} {
+		m.fails(exitNotFound, "", words, "treasury has no chain", "ANIMA_TREASURY_RPC_URL")
+	}
+	m.fails(exitUsage, "", []string{"ledger", "reconcile", "--accept", "because"}, "needs an agent")
+	m.fails(exitUsage, "", []string{"wallet", "fund", "lucky", "0"}, "zero")
 }

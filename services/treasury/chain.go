@@ -74,7 +74,7 @@ func (c *onchain) Close() {
 func (c *onchain) ready() error {
 	if c == nil {
 		return &api.Error{
-			Code: api.NotFound, Message: "treasury has no chain", Next: "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK",
+			Code: api.NotFound, Message: "treasury has no chain", Next: "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK, or use anima up, which has a dev chain",
 		}
 	}
 	c.use()

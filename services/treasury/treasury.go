@@ -46,7 +46,7 @@ type Config struct {
 	ChainPoll      time.Duration `env:"chain_poll" help:"how often the chain is read for deposits"`
 	ChainReconcile time.Duration `env:"chain_reconcile" help:"how often the ledger is compared with the chain, and how long a difference has to last before the agent is frozen"`
 	ChainStart     int64         `env:"chain_start" help:"first block to read for deposits; -1: the last one at the first start"`
-	ChainLazy      bool          `env:"chain_lazy" help:"read the chain only after it is used for the first time"`
+	ChainLazy      bool          `env:"chain_lazy" help:"read the chain only after it is used for the first time, as anima up does with its dev chain"`
 
 	X402
 	Limits LimitConfig

@@ -232,6 +232,7 @@ func (s *Submitter) include(ctx context.Context, a x402.Authorization, data []by
 			return "", false, err
 		}
 		if r != nil {
+			s.forget(a.From, a.To)
 			return r.TxHash.Hex(), r.Status == types.ReceiptStatusSuccessful && s.moved(r, a), nil
 		}
 		// A replacement needs at least a tenth more of both.

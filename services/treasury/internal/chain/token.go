@@ -40,6 +40,8 @@ type Balance struct {
 	At    time.Time // when it was read
 	Stale bool      // the chain could not be read since; Err says why
 	Err   error
+
+	old bool // a transaction has changed it
 }
 
 // Balance returns the USDC of an address. If the chain cannot be read, it returns the last
@@ -50,7 +52,7 @@ func (c *Client) Balance(ctx context.Context, of common.Address) (Balance, error
 	c.mu.Lock()
 	last, known := c.balances[of]
 	c.mu.Unlock()
-	if known && !last.Stale && now.Sub(last.At) < c.opts.MaxAge {
+	if known && !last.Stale && !last.old && now.Sub(last.At) < c.opts.MaxAge {
 		return last, nil
 	}
 	fresh, err := c.latestBalance(ctx, of)
@@ -236,8 +238,18 @@ func (c *Client) Faucet(ctx context.Context, to common.Address, value api.Micros
 	if err != nil || tx == nil {
 		return "", err
 	}
-	c.mu.Lock()
-	delete(c.balances, to) // it is read again
-	c.mu.Unlock()
+	c.forget(to)
 	return tx.Hex(), nil
+}
+
+// forget has the balances of addresses that a transaction has changed read again.
+func (c *Client) forget(of ...common.Address) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range of {
+		if b, ok := c.balances[a]; ok {
+			b.old = true
+			c.balances[a] = b
+		}
+	}
 }
