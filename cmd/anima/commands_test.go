@@ -192,7 +192,9 @@ func TestScheduleAndMail(t *testing.T) {
 
 func TestAbilities(t *testing.T) {
 	t.Parallel()
-	u := newMachine(t).up()
+	m := newMachine(t)
+	m.env["ANIMA_TREASURY_RPC_URL"] = "" // without a chain nothing is paid in USDC
+	u := m.up()
 	out := u.run("---\nname: Nova\ntools: [read_file, git_push, x402_fetch, exec]\n---\nBe useful.\n", "agent", "apply", "-")
 	for _, want := range []string{"warning: tool git_push cannot be used: it needs sandbox.network", "warning: tool x402_fetch cannot be used: ", "anima tool list nova"} {
 		if out.code != exitOK || !strings.Contains(out.out, want) {

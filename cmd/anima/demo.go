@@ -70,6 +70,7 @@ type demo struct {
 	subscriptionErr chan error // the error that ended the subscription to events
 	ends            []api.LoopEnd
 	turns           []api.Turn // turns that were printed
+	given           api.Micros // credits that the agents got
 	sum             summary
 }
 
@@ -77,6 +78,7 @@ type demo struct {
 type summary struct {
 	Turns     []demoTurn       `json:"turns"`
 	Balances  []api.Balance    `json:"balances"`
+	Purchases []demoPurchase   `json:"purchases"`
 	Ledger    api.LedgerReport `json:"ledger"`
 	Denied    []api.Decision   `json:"denied"`
 	Trace     string           `json:"trace"`
@@ -106,11 +108,11 @@ func (d *demo) run(ctx context.Context) error {
 	})
 
 	d.out.head("Two agents are created and get a dollar each")
-	lucky, err := d.createAgent(ctx, luckyMD)
+	lucky, err := d.createAgent(ctx, luckyMD, api.Dollar)
 	if err != nil {
 		return err
 	}
-	nova, err := d.createAgent(ctx, novaMD)
+	nova, err := d.createAgent(ctx, novaMD, api.Dollar)
 	if err != nil {
 		return err
 	}
@@ -153,18 +155,23 @@ func (d *demo) run(ctx context.Context) error {
 			return err
 		}
 	}
-	return d.check(ctx, lucky, nova)
+	penny, err := d.topUp(ctx)
+	if err != nil {
+		return err
+	}
+	return d.check(ctx, lucky, nova, penny)
 }
 
-func (d *demo) createAgent(ctx context.Context, source string) (api.Agent, error) {
+func (d *demo) createAgent(ctx context.Context, source string, credits api.Micros) (api.Agent, error) {
 	g, err := bus.Call[api.Agent](ctx, d.bus, api.ApplyAgent{Source: source})
 	if err != nil {
 		return g, err
 	}
-	if _, err := bus.Call[api.Posted](ctx, d.bus, api.Deposit{ID: "demo-" + g.ID, Agent: g.ID, Amount: api.Dollar, Source: "faucet"}); err != nil {
+	if _, err := bus.Call[api.Posted](ctx, d.bus, api.Deposit{ID: "demo-" + g.ID, Agent: g.ID, Amount: credits, Source: "faucet"}); err != nil {
 		return g, err
 	}
-	d.out.line("%s is created at %s with %s", g.Name, g.Address, api.Dollar)
+	d.given += credits
+	d.out.line("%s is created at %s with %s", g.Name, g.Address, credits)
 	return g, nil
 }
 
@@ -274,8 +281,8 @@ func (d *demo) check(ctx context.Context, agents ...api.Agent) error {
 			}
 		}
 	}
-	if given := api.Micros(len(agents)) * api.Dollar; given != left+paid {
-		return fmt.Errorf("%s was deposited, but %s is left and %s was paid: the sums differ", given, left, paid)
+	if d.given != left+paid {
+		return fmt.Errorf("%s was deposited and bought, but %s is left and %s was paid: the sums differ", d.given, left, paid)
 	}
 	if len(d.sum.Denied) == 0 {
 		return errors.New("policy recorded no refusal")
@@ -296,6 +303,9 @@ func (d *demo) report() error {
 		fmt.Fprintf(w, "\nThe money\n")
 		for _, b := range d.sum.Balances {
 			fmt.Fprintf(w, "  %s\t%s left\ttier %s\n", b.Agent, b.Available, b.Tier)
+		}
+		for _, p := range d.sum.Purchases {
+			fmt.Fprintf(w, "  %s\tbought %s for USDC in %s, %s of USDC left on the chain and in the ledger\n", p.Agent, p.Credits, p.Transaction, p.OnChain)
 		}
 		fmt.Fprintf(w, "  ledger\t%d transactions, sums and chain right, %d holds open\n", d.sum.Ledger.Transactions, d.sum.Ledger.ActiveHolds)
 		fmt.Fprintf(w, "\nRefused by policy\n")

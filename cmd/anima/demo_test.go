@@ -21,7 +21,7 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 	out := demoMachine(t).cli("demo")
 	for _, want := range []string{
-		"Two agents are created", "→ exec", "← exec ok", "send_message ok", "policy denied", "woken by its alarm", "Refused by policy",
+		"Two agents are created", "→ exec", "← exec ok", "send_message ok", "policy denied", "woken by its alarm", "Penny pays $5.00 on ", "tier low_compute → high", "$1.00 of USDC left on the chain and in the ledger", "Refused by policy",
 		"sums and chain right, 0 holds open", "trace of the first turn: ",
 	} {
 		if !strings.Contains(out, want) {
@@ -66,7 +66,10 @@ func TestDemoJSON(t *testing.T) {
 	for _, b := range s.Balances {
 		left += b.Available
 	}
-	if paid+left != 2*api.Dollar || !s.Ledger.OK || len(s.Denied) != 2 || s.Trace != s.Turns[0].Trace {
+	if len(s.Purchases) != 1 || s.Purchases[0].Credits != 5*api.Dollar || s.Purchases[0].OnChain != api.Dollar || s.Purchases[0].Transaction == "" {
+		t.Errorf("purchases: got %+v, want one for 5 dollars", s.Purchases)
+	}
+	if paid+left != 7*api.Dollar+pennyCredits || !s.Ledger.OK || len(s.Denied) != 2 || s.Trace != s.Turns[0].Trace {
 		t.Errorf("got %+v", s)
 	}
 	if !strings.Contains(r.err, "You ask Lucky to work") {

@@ -39,7 +39,7 @@ func upLookup(environment config.Lookup, flags map[string]string, stored config.
 }
 
 // demoLookup isolates the demo from the rest of the machine: it ignores all settings of
-// anima, opens no port, and uses no provider that costs money. OTEL_ variables, which
+// anima, opens no port but that of its dev chain, on loopback, and uses no provider that costs money. OTEL_ variables, which
 // configure trace collectors, apply.
 func demoLookup(environment config.Lookup) config.Lookup {
 	demo := devProfile()

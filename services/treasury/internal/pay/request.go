@@ -44,7 +44,7 @@ func (p *Payer) check(r *Request) error {
 		r.Method = http.MethodGet
 	}
 	bad := func(format string, args ...any) error {
-		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf(format, args...), Next: "correct the request"}
+		return &api.Error{Code: api.Invalid, Message: fmt.Sprintf(format, args...), Next: "correct the request; docs/x402.md says what can be paid"}
 	}
 	switch {
 	case r.ID == "" || len(r.ID) > 150 || strings.Trim(r.ID, visible) != "":
