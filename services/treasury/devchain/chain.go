@@ -81,7 +81,7 @@ type Chain struct {
 func Start(o Options) (_ *Chain, err error) {
 	o.defaults()
 	g := genesis(o)
-	conf := node.Config{Name: "devchain", P2P: p2p.Config{NoDiscovery: true, NoDial: true, PrivateKey: faucetKey}}
+	conf := node.Config{Name: "devchain", P2P: p2p.Config{NoDiscovery: true, NoDial: true, PrivateKey: faucetKey()}}
 	if o.Dir != "" {
 		// Another genesis block is another chain, in another folder.
 		conf.DataDir = filepath.Join(o.Dir, hex.EncodeToString(g.ToBlock().Hash().Bytes()[:8]))
@@ -244,7 +244,7 @@ func (c *Chain) send(ctx context.Context, to common.Address, value *big.Int, dat
 	}
 	head := c.eth.BlockChain().CurrentBlock()
 	fee := new(big.Int).Mul(head.BaseFee, big.NewInt(2))
-	tx, err := types.SignNewTx(faucetKey, types.LatestSignerForChainID(c.ID()), &types.DynamicFeeTx{
+	tx, err := types.SignNewTx(faucetKey(), types.LatestSignerForChainID(c.ID()), &types.DynamicFeeTx{
 		ChainID: c.ID(), Nonce: nonce, To: &to, Value: value, Data: data, Gas: faucetGas,
 		GasTipCap: big.NewInt(params.GWei), GasFeeCap: fee.Add(fee, big.NewInt(params.GWei)),
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"sync"
 	"time"
 
 	"github.com/ethereum/go-ethereum"
@@ -46,7 +47,7 @@ func (f *faucet) Gas(ctx context.Context, to common.Address) (*common.Hash, erro
 	return &receipt.TxHash, nil
 }
 
-var tokenABI = must(abi.JSON(bytes.NewReader(MiniUSDC().ABI)))
+var tokenABI = sync.OnceValue(func() abi.ABI { return must(abi.JSON(bytes.NewReader(MiniUSDC().ABI))) })
 
 // Fund transfers MiniUSDC from the faucet, once for each id; see anima_fund.
 func (c *Chain) Fund(ctx context.Context, to common.Address, value uint64, id string) (*common.Hash, error) {
@@ -63,7 +64,7 @@ func (c *Chain) Fund(ctx context.Context, to common.Address, value uint64, id st
 	if err != nil {
 		return nil, err
 	}
-	data, err := tokenABI.Pack("transferWithAuthorization", // the form with a bytes signature is first in the ABI
+	data, err := tokenABI().Pack("transferWithAuthorization", // the form with a bytes signature is first in the ABI
 		Faucet, to, new(big.Int).SetUint64(value), new(big.Int), before, [32]byte(nonce), sig)
 	if err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func (c *Chain) Fund(ctx context.Context, to common.Address, value uint64, id st
 }
 
 func (c *Chain) used(ctx context.Context, nonce common.Hash) (bool, error) {
-	data, err := tokenABI.Pack("authorizationState", Faucet, [32]byte(nonce))
+	data, err := tokenABI().Pack("authorizationState", Faucet, [32]byte(nonce))
 	if err != nil {
 		return false, err
 	}
@@ -114,7 +115,7 @@ func (c *Chain) authorize(to common.Address, value uint64, before *big.Int, nonc
 	if err != nil {
 		return nil, err
 	}
-	sig, err := ethcrypto.Sign(hash, faucetKey)
+	sig, err := ethcrypto.Sign(hash, faucetKey())
 	if err != nil {
 		return nil, err
 	}

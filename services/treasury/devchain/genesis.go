@@ -1,10 +1,12 @@
 package devchain
 
 import (
+	"crypto/ecdsa"
 	_ "embed"
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"sync"
 
 	"github.com/ethereum/go-ethereum/common"
 	"github.com/ethereum/go-ethereum/common/hexutil"
@@ -26,11 +28,14 @@ var Token = chain.Dev.Asset
 // supply is the whole supply of MiniUSDC, which the faucet has: a billion dollars.
 const supply = 1_000_000_000_000_000 // micro-USD
 
-// faucetKey is the key of the faucet. It is derived from a text, so it is public.
-var faucetKey = must(ethcrypto.ToECDSA(ethcrypto.Keccak256([]byte("anima dev chain: the key of the faucet, which is public"))))
+// faucetKey returns the key of the faucet. It is derived from a text, so it is public. It
+// is not computed at the start of the program: most programs never use the chain.
+var faucetKey = sync.OnceValue(func() *ecdsa.PrivateKey {
+	return must(ethcrypto.ToECDSA(ethcrypto.Keccak256([]byte("anima dev chain: the key of the faucet, which is public"))))
+})
 
-// Faucet is the address of the faucet.
-var Faucet = ethcrypto.PubkeyToAddress(faucetKey.PublicKey)
+// Faucet is the address of the faucet's key.
+var Faucet = common.HexToAddress("0x93AE297b1C0471113cd2A148D9716aC3572cd449")
 
 //go:embed contract/MiniUSDC.json
 var tokenJSON []byte
