@@ -18,8 +18,8 @@ import (
 
 type ledgerReportCmd struct {
 	Agents []string `arg:"" optional:"" help:"The agents of the group; all without one." predictor:"agent"`
-	Since  string   `help:"From this time: 2026-11-21T08:00:00Z, 2026-11-21, 36h or 7d (so long ago)." default:"24h" placeholder:"TIME"`
-	Until  string   `help:"Before this time; now without it." placeholder:"TIME"`
+	Since  string   `help:"From this time: 2026-11-21T08:00:00Z, 2026-11-21, 36h or 7d, which is before now." default:"24h" placeholder:"TIME"`
+	Until  string   `help:"Before this time; the default is now." placeholder:"TIME"`
 	Parts  int      `help:"Bars of the chart, at most 366." default:"24"`
 	CSV    bool     `name:"csv" help:"Print the parts of the period as CSV."`
 }

@@ -43,7 +43,7 @@ type WalletState struct {
 	Deposits []ChainDeposit `json:"deposits,omitempty"` // the last 10
 }
 
-// Freeze is a difference between the ledger and the chain that nobody has explained. The
+// Freeze is a difference between the ledger and the chain that is not explained. The
 // agent cannot spend USDC until an operator has resolved it.
 type Freeze struct {
 	Difference Micros `json:"difference"` // positive: the ledger has more

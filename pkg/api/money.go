@@ -85,12 +85,15 @@ const (
 	TierDead     Tier = "dead"
 )
 
+// MaxLow is the largest balance of the tier low_compute.
+const MaxLow = 50 * Cent
+
 // TierOf returns the tier of a balance. No other code maps a balance to a tier.
 func TierOf(balance Micros) Tier {
 	switch {
 	case balance > 500*Cent:
 		return TierHigh
-	case balance > 50*Cent:
+	case balance > MaxLow:
 		return TierNormal
 	case balance > 10*Cent:
 		return TierLow

@@ -6,7 +6,7 @@ package api
 // History: v1 2026-11 first version.
 
 // SignReturn has the wallet of a child sign a return of Amount credits to its parent, for
-// at most an hour. Nothing is transferred: whoever has the answer, a [ReturnCredits], may
+// at most an hour. Nothing is transferred: any holder of the answer, a [ReturnCredits], may
 // present it. The parent is that of the child's limits. Errors: Invalid, NotFound, Denied
 // with ReasonNoParent.
 type SignReturn struct {

@@ -485,11 +485,17 @@ func TestSurfaceKey(t *testing.T) {
 // post sends a request of the operator with further headers.
 func post(t *testing.T, w *apptest.World, path, body string, headers ...string) (status int, answer string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.HTTP+path, strings.NewReader(body))
+	status, _, answer = send(t, http.MethodPost, w.HTTP+path, body, append([]string{"Authorization", "Bearer " + w.Token}, headers...)...)
+	return status, answer
+}
+
+// send makes a request with pairs of names and values of headers.
+func send(t *testing.T, method, url, body string, headers ...string) (status int, header http.Header, answer string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Authorization", "Bearer "+w.Token)
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
@@ -502,5 +508,5 @@ func post(t *testing.T, w *apptest.World, path, body string, headers ...string) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, string(data)
+	return res.StatusCode, res.Header, string(data)
 }

@@ -3,7 +3,6 @@ package router_test
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -75,29 +74,13 @@ type httpReply struct {
 func fetch(t *testing.T, w *apptest.World, route, body, header, credential string, more ...string) (out httpReply) {
 	t.Helper()
 	method, path, _ := strings.Cut(route, " ")
-	req, err := http.NewRequestWithContext(t.Context(), method, w.HTTP+path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
 	if credential != "" {
-		req.Header.Set(header, credential)
+		more = append([]string{header, credential}, more...)
 	}
-	for i := 0; i < len(more); i += 2 {
-		req.Header.Set(more[i], more[i+1])
+	out.status, out.header, out.body = send(t, method, w.HTTP+path, body, more...)
+	if err := json.Unmarshal([]byte(out.body), &out); err != nil {
+		t.Fatalf("%s: %d %s: %v", route, out.status, out.body, err)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	data, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &out); err != nil {
-		t.Fatalf("%s: %d %s: %v", route, res.StatusCode, data, err)
-	}
-	out.status, out.header, out.body = res.StatusCode, res.Header, string(data)
 	return out
 }
 

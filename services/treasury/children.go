@@ -47,8 +47,8 @@ func (h *handlers) fundChild(ctx context.Context, c executor.Call) (string, erro
 	return h.give(ctx, c, child, child, "for a child")
 }
 
-// Returns of credits. A signed return is valid for returnTime, so that one that nobody
-// has presented is not found much later.
+// Returns of credits. A signed return is valid for returnTime, so that one that was not
+// presented has no effect much later.
 const (
 	returnTime = time.Hour
 	returnSkew = 10 * time.Minute // that the clock of the presenting process may be behind

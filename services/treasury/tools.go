@@ -43,7 +43,7 @@ func (h *handlers) absentTools() map[string]error {
 		all["check_usdc_balance"] = noChain()
 	}
 	if !h.topups.on() {
-		all["topup_credits"] = nobodySells()
+		all["topup_credits"] = noSeller()
 	}
 	maps.Copy(all, h.outside.absent())
 	return all

@@ -33,10 +33,10 @@ func openTopups(h *handlers, store topup.Store, kick <-chan struct{}) *topups {
 // on reports whether credits can be bought.
 func (t *topups) on() bool { return t.cfg.TopupURL != "" && t.link != nil && t.payer != nil }
 
-// nobodySells is the error of a purchase where no seller or no chain is configured.
-func nobodySells() error {
+// noSeller is the error of a purchase where no seller or no chain is configured.
+func noSeller() error {
 	return &api.Error{
-		Code: api.Denied, Reason: api.ReasonNoChain, Message: "nobody sells credits here", Next: "set ANIMA_TREASURY_TOPUP_URL and a chain; docs/reference/treasury.md has the settings",
+		Code: api.Denied, Reason: api.ReasonNoChain, Message: "no seller of credits is configured", Next: "set ANIMA_TREASURY_TOPUP_URL and a chain; docs/reference/treasury.md has the settings",
 	}
 }
 
@@ -95,7 +95,7 @@ func (t *topups) topUp(ctx context.Context, m api.TopUp) (api.TopUpState, error)
 func (t *topups) buy(ctx context.Context, p topup.Purchase) (topup.Purchase, error) {
 	switch {
 	case !t.on():
-		return p, nobodySells()
+		return p, noSeller()
 	case p.ID == "" || len(p.ID) > 120:
 		return p, api.Errorf(api.Invalid, "the id of the purchase has %d bytes: use 1 to 120", len(p.ID))
 	}
@@ -120,7 +120,7 @@ func (t *topups) tool(ctx context.Context, c executor.Call) (string, error) {
 }
 
 // watch continues open purchases, and buys credits for agents at a low tier: at the start,
-// when a tier falls, and every five minutes. What was pending before a crash is stored.
+// when a tier changes or USDC arrives, and every ANIMA_TREASURY_TOPUP_EVERY. What was pending before a crash is stored.
 func (t *topups) watch(ctx context.Context) error {
 	if !t.on() {
 		return nil

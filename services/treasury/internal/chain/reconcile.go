@@ -78,7 +78,7 @@ type suspect struct {
 const balancesAtOnce = 100
 
 // Run reconciles at a block that the watcher has reached; agent "" means all agents.
-// Errors: Unavailable if the chain cannot be read, and then nobody is frozen.
+// Errors: Unavailable if the chain cannot be read, and then no agent is frozen.
 func (r *Reconciler) Run(ctx context.Context, at Block, agent string) (Report, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -80,8 +81,9 @@ type Store interface {
 	// PutDeposit stores a deposit if its stored state and block are those of was; nil
 	// means that it is not stored. Otherwise it stores nothing.
 	PutDeposit(ctx context.Context, network string, was *Deposit, d Deposit) error
-	// OpenDeposits lists deposits that are pending, included or safe, oldest block first.
-	OpenDeposits(ctx context.Context, network string, limit int) ([]Deposit, error)
+	// OpenDeposits lists deposits that are pending, included or safe, in the order of their
+	// postings, which are greater than after.
+	OpenDeposits(ctx context.Context, network, after string, limit int) ([]Deposit, error)
 }
 
 // Ledger posts what a watcher has seen. Each method is idempotent.
@@ -96,12 +98,12 @@ type Ledger interface {
 const (
 	scanBlocks  = 500
 	scanWallets = 100
-	openAtOnce  = 90 // blocks in one request
+	openAtOnce  = 90 // deposits, and so blocks, in one request
 )
 
 // Watcher turns transfers to the wallets of agents into deposits. Several replicas may
-// watch one network: the cursor is replaced only if nobody else has, and each step is
-// idempotent.
+// watch one network: the cursor is replaced only if no other replica has replaced it, and each
+// step is idempotent.
 type Watcher struct {
 	Client *Client
 	Store  Store
@@ -172,7 +174,9 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 			return Block{}, err
 		}
 		to := Cursor{Block: last, Hash: blocks[0].Hash}
-		if err := w.Store.SetChainCursor(ctx, network, was, to); err != nil {
+		if err := w.Store.SetChainCursor(ctx, network, was, to); api.CodeOf(err) == api.Conflict {
+			return Block{Number: to.Block, Hash: to.Hash}, nil // another replica reads on
+		} else if err != nil {
 			return Block{}, err
 		}
 		was, next = &to, last+1
@@ -233,19 +237,32 @@ func (w *Watcher) put(ctx context.Context, key Key, t Transfer, agent string) er
 	return w.Store.PutDeposit(ctx, network, &was, d)
 }
 
-// settle compares the open deposits with the blocks of the chain.
+// settle compares all open deposits with the blocks of the chain, a part at a time.
 func (w *Watcher) settle(ctx context.Context, heads Heads) error {
-	network := w.Client.Network().Name
-	open, err := w.Store.OpenDeposits(ctx, network, openAtOnce)
-	if err != nil || len(open) == 0 {
-		return err
-	}
-	numbers := make([]uint64, 0, len(open))
-	for i := range open {
-		if len(numbers) == 0 || numbers[len(numbers)-1] != open[i].Block {
-			numbers = append(numbers, open[i].Block)
+	after := ""
+	var failed error
+	for {
+		open, err := w.Store.OpenDeposits(ctx, w.Client.Network().Name, after, openAtOnce)
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		if len(open) > 0 {
+			failed = errors.Join(failed, w.settlePart(ctx, open, heads))
+			after = open[len(open)-1].Posting
+		}
+		if len(open) < openAtOnce || ctx.Err() != nil {
+			return failed
 		}
 	}
+}
+
+func (w *Watcher) settlePart(ctx context.Context, open []Deposit, heads Heads) error {
+	numbers := make([]uint64, len(open))
+	for i := range open {
+		numbers[i] = open[i].Block
+	}
+	slices.Sort(numbers)
+	numbers = slices.Compact(numbers)
 	blocks, err := w.Client.Blocks(ctx, numbers...)
 	if err != nil {
 		return err

@@ -163,7 +163,7 @@ func (s *summary) add(t *Transaction, category string) {
 	case KindDeposit:
 		income(&s.Deposits)
 	case KindPurchase:
-		if usdc == 0 { // paid by somebody else
+		if usdc == 0 { // paid from outside the group
 			income(&s.Deposits)
 		} else {
 			s.Exchange += net

@@ -94,15 +94,12 @@ func (s *Store) PutDeposit(ctx context.Context, network string, was *chain.Depos
 }
 
 // OpenDeposits implements [chain.Store].
-func (s *Store) OpenDeposits(ctx context.Context, network string, limit int) ([]chain.Deposit, error) {
-	return sqldb.All(ctx, s.db, scanDeposit, selectDeposit+" where network = $1 and state in ('pending', 'included', 'safe') order by block limit $2", network, limit)
+func (s *Store) OpenDeposits(ctx context.Context, network, after string, limit int) ([]chain.Deposit, error) {
+	return sqldb.All(ctx, s.db, scanDeposit, selectDeposit+" where network = $1 and state in ('pending', 'included', 'safe') and posting > $2 order by posting limit $3", network, after, limit)
 }
 
-// Deposits lists the deposits of an agent ("": of all), newest first.
+// Deposits lists the deposits of an agent, newest first.
 func (s *Store) Deposits(ctx context.Context, network, agent string, limit int) ([]chain.Deposit, error) {
-	if agent == "" {
-		return sqldb.All(ctx, s.db, scanDeposit, selectDeposit+" where network = $1 order by seen_at desc limit $2", network, limit)
-	}
 	return sqldb.All(ctx, s.db, scanDeposit, selectDeposit+" where agent = $1 and network = $2 order by seen_at desc limit $3", agent, network, limit)
 }
 
@@ -130,7 +127,6 @@ type Freeze struct {
 	Since      int64 // Unix microseconds
 	ResolvedAt int64 // 0 while the agent is frozen
 	Accepted   api.Micros
-	Note       string
 }
 
 // Active reports whether the agent is frozen.
@@ -139,8 +135,8 @@ func (f *Freeze) Active() bool { return f.Since > 0 && f.ResolvedAt == 0 }
 // Frozen returns the freeze of an agent, the zero value if there was none.
 func (s *Store) Frozen(ctx context.Context, network, agent string) (f Freeze, err error) {
 	var block int64
-	err = s.db.QueryRowContext(ctx, "select difference, block, since, resolved_at, accepted, note from chain_freezes where agent = $1 and network = $2",
-		agent, network).Scan(&f.Difference, &block, &f.Since, &f.ResolvedAt, &f.Accepted, &f.Note)
+	err = s.db.QueryRowContext(ctx, "select difference, block, since, resolved_at, accepted from chain_freezes where agent = $1 and network = $2",
+		agent, network).Scan(&f.Difference, &block, &f.Since, &f.ResolvedAt, &f.Accepted)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return Freeze{}, nil
 	}

@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -263,7 +264,7 @@ func TestReplicasWatchTogether(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 4 {
 				wg.Go(func() {
-					if _, err := w.watcher.Pass(t.Context()); err != nil && api.CodeOf(err) != api.Conflict {
+					if _, err := w.watcher.Pass(t.Context()); err != nil {
 						t.Errorf("pass: %v", err)
 					}
 				})
@@ -273,6 +274,25 @@ func TestReplicasWatchTogether(t *testing.T) {
 		w.pass()
 		if b, err := w.ledger.Balance(t.Context(), "lucky"); err != nil || b.USDC != want {
 			t.Errorf("got %+v, %v, want %d", b, err, want)
+		}
+	})
+}
+
+// TestManyOpenDeposits checks that old deposits whose blocks are not final do not delay new
+// ones.
+func TestManyOpenDeposits(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		const deposits = 100 // more than one request asks for
+		for i := range deposits {
+			w.proxy.Give(t, luckys, 1, fmt.Sprint("old", i))
+		}
+		w.pass()
+		w.proxy.Give(t, luckys, 1, "new")
+		w.pass()
+		if b, err := w.ledger.Balance(t.Context(), "lucky"); err != nil || b.USDC != deposits+1 {
+			t.Errorf("got %d of USDC, %v, want %d", b.USDC, err, deposits+1)
 		}
 	})
 }

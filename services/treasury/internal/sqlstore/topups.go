@@ -69,10 +69,11 @@ func (s *Store) OpenTopups(ctx context.Context, limit int) ([]topup.Purchase, er
 }
 
 // PoorAgents implements [topup.Store].
-func (s *Store) PoorAgents(ctx context.Context, most api.Micros, limit int) ([]string, error) {
+func (s *Store) PoorAgents(ctx context.Context, credits, usdc api.Micros, limit int) ([]string, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (agent string, err error) {
 		err = row.Scan(&agent)
 		return agent, err
 	}, `select w.agent from wallets w join accounts a on a.id = 'agent:' || w.agent join accounts h on h.id = 'held:' || w.agent
-		where w.agent <> '' and a.balance + h.balance <= $1 order by w.agent limit $2`, int64(most), limit)
+		join accounts u on u.id = 'usdc:' || w.agent
+		where w.agent <> '' and a.balance + h.balance <= $1 and u.balance >= $2 order by w.agent limit $3`, int64(credits), int64(usdc), limit)
 }

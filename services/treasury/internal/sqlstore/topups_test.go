@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 	"github.com/anima-run/anima/services/treasury/internal/topup"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
@@ -187,14 +188,25 @@ func TestTopups(t *testing.T) {
 			t.Parallel()
 			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 				s := sqlstore.New(db, nil)
-				if err := s.Open(t.Context(), "lucky"); err != nil {
-					t.Fatal(err)
+				for _, agent := range []string{"lucky", "poor"} { // poor has no USDC
+					if err := s.Open(t.Context(), agent); err != nil {
+						t.Fatal(err)
+					}
 				}
 				if _, err := s.AddWallet(t.Context(), "lucky", wallet.Wallet{Address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}); err != nil {
 					t.Fatal(err)
 				}
-				if poor, err := s.PoorAgents(t.Context(), 50*api.Cent, 10); err != nil || !cmp.Equal(poor, []string{"lucky"}) {
-					t.Fatalf("agents at a low tier: got %v, %v", poor, err)
+				if _, err := s.AddWallet(t.Context(), "poor", wallet.Wallet{Address: "0x0000000000000000000000000000000000000001"}); err != nil {
+					t.Fatal(err)
+				}
+				arrived(t, run(t, s, ledger.Options{}), "tx1/0", "lucky", 12*api.Dollar)
+				for _, tt := range []struct {
+					usdc api.Micros
+					want []string
+				}{{12 * api.Dollar, []string{"lucky"}}, {12*api.Dollar + 1, nil}} {
+					if got, err := s.PoorAgents(t.Context(), api.MaxLow, tt.usdc, 10); err != nil || !cmp.Equal(got, tt.want) {
+						t.Fatalf("agents at a low tier with %s of USDC: got %v, %v, want %v", tt.usdc, got, err, tt.want)
+					}
 				}
 				test(t, newMarket(10*api.Cent, 12*api.Dollar), s)
 			})

@@ -1,6 +1,6 @@
 // Package topup buys credits for agents with the USDC of their wallets. There is one
-// purchase at a time for each wallet, whoever asks for it: the agent, the operator, or the
-// watch over low balances. Package topup must not know how a purchase is paid, and it
+// purchase at a time for each wallet, whether the agent, the operator or the watch over low
+// balances requests it. Package topup must not know how a purchase is paid, and it
 // never buys on a balance that is not known.
 package topup
 
@@ -56,8 +56,9 @@ type Store interface {
 	EndTopup(ctx context.Context, p Purchase) (Purchase, error)
 	// OpenTopups returns the open purchases, the oldest first.
 	OpenTopups(ctx context.Context, limit int) ([]Purchase, error)
-	// PoorAgents returns agents with a wallet whose credits are at most an amount.
-	PoorAgents(ctx context.Context, most api.Micros, limit int) ([]string, error)
+	// PoorAgents returns agents with a wallet that have at most some credits, and at least
+	// some USDC in the ledger.
+	PoorAgents(ctx context.Context, credits, usdc api.Micros, limit int) ([]string, error)
 }
 
 // Options are the parts of an [Actor].
@@ -168,7 +169,7 @@ func (a *Actor) finish(ctx context.Context, p Purchase) (Purchase, error) {
 		if p, err = a.Store.EndTopup(context.WithoutCancel(ctx), p); err != nil {
 			return p, err
 		}
-		a.Log.InfoContext(ctx, "credits bought", "agent", p.Agent, "usd", p.USD, "cause", p.Cause, "state", string(p.State))
+		a.Log.InfoContext(ctx, "a purchase of credits has ended", "agent", p.Agent, "usd", p.USD, "cause", p.Cause, "state", string(p.State))
 	}
 	if p.State == Failed {
 		return p, &api.Error{Code: api.Denied, Message: p.Reason, Next: "look at the payment topup/" + p.ID}
@@ -185,7 +186,7 @@ func (a *Actor) Round(ctx context.Context) {
 		_, err := a.finish(ctx, p)
 		a.failed(ctx, "continue an open purchase", p.Agent, err)
 	}
-	agents, err := a.Store.PoorAgents(ctx, lowest, 1000)
+	agents, err := a.Store.PoorAgents(ctx, api.MaxLow, smallest(), 1000)
 	a.failed(ctx, "read the agents at a low tier", "", err)
 	for _, agent := range agents {
 		_, err := a.Low(ctx, agent, "low tier")
@@ -193,23 +194,21 @@ func (a *Actor) Round(ctx context.Context) {
 	}
 }
 
-// lowest is the largest balance of the tier low_compute.
-const lowest = 50 * api.Cent
+// smallest returns the price of the smallest purchase.
+func smallest() api.Micros { return api.Micros(api.TopupUSD()[0]) * api.Dollar }
 
 // Low buys the smallest amount of credits for an agent whose tier is low or critical. It
 // returns false and buys nothing for another tier, or if the wallet has too little.
 func (a *Actor) Low(ctx context.Context, agent, cause string) (bool, error) {
 	credits, err := a.Credits(ctx, agent)
-	if err != nil || credits > lowest {
+	if err != nil || credits > api.MaxLow {
 		return false, err
 	}
-	usd := api.TopupUSD()[0]
 	usdc, err := a.USDC(ctx, agent)
-	if err != nil || usdc < api.Micros(usd)*api.Dollar {
+	if err != nil || usdc < smallest() {
 		return false, err
 	}
-	now := a.Now()
-	_, err = a.Buy(ctx, Purchase{ID: fmt.Sprintf("auto/%s/%d", agent, now.UnixMicro()), Agent: agent, USD: usd, Cause: cause, Automatic: true})
+	_, err = a.Buy(ctx, Purchase{ID: fmt.Sprintf("auto/%s/%d", agent, a.Now().UnixMicro()), Agent: agent, USD: api.TopupUSD()[0], Cause: cause, Automatic: true})
 	if code := api.CodeOf(err); code == api.Conflict || api.ReasonOf(err) == api.ReasonLimit {
 		return false, nil // another one is under way, or has just ended
 	}
