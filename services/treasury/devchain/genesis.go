@@ -40,9 +40,6 @@ var Faucet = common.HexToAddress("0x93AE297b1C0471113cd2A148D9716aC3572cd449")
 //go:embed contract/MiniUSDC.json
 var tokenJSON []byte
 
-//go:embed contract/OwnedWallet.json
-var walletJSON []byte
-
 // Artifact is a compiled contract; contract/build.mjs writes it.
 type Artifact struct {
 	ABI      json.RawMessage `json:"abi"`
@@ -52,9 +49,6 @@ type Artifact struct {
 
 // MiniUSDC returns the token contract.
 func MiniUSDC() Artifact { return artifact(tokenJSON) }
-
-// OwnedWallet returns a wallet contract with one owner, for tests of EIP-1271.
-func OwnedWallet() Artifact { return artifact(walletJSON) }
 
 func artifact(text []byte) (a Artifact) {
 	if err := json.Unmarshal(text, &a); err != nil {
