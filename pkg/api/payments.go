@@ -41,12 +41,14 @@ const MaxPaidBody = 512 << 10
 type Pay struct {
 	ID      string            `json:"id"`
 	Agent   string            `json:"agent"`
+	Session string            `json:"session,omitempty"`
 	Turn    string            `json:"turn,omitempty"`
+	By      PrincipalKind     `json:"by,omitempty"`     // principal of the turn; "": unknown
 	Method  string            `json:"method,omitempty"` // GET, POST, PUT, PATCH or DELETE; "" means GET
 	URL     string            `json:"url"`
 	Headers map[string]string `json:"headers,omitempty"`
 	Body    []byte            `json:"body,omitempty"`
-	Max     Micros            `json:"max,omitempty"` // most that may be paid; 0 means the limit of treasury
+	Max     Micros            `json:"max,omitempty"` // most that may be paid; 0 means the limits of the agent
 }
 
 // GetPayment requests the [Payment] with an ID, with the stored answer. Errors: NotFound.
@@ -68,6 +70,7 @@ type ListPayments struct {
 type Payment struct {
 	ID          string       `json:"id"`
 	Agent       string       `json:"agent"`
+	Session     string       `json:"session,omitempty"`
 	Turn        string       `json:"turn,omitempty"`
 	Method      string       `json:"method"`
 	URL         string       `json:"url"`
@@ -76,6 +79,7 @@ type Payment struct {
 	Network     string       `json:"network,omitempty"`
 	Payer       string       `json:"payer,omitempty"`
 	Payee       string       `json:"payee,omitempty"`
+	Facilitator string       `json:"facilitator,omitempty"` // host that settles the payment, as the seller says; "": it does not
 	Nonce       string       `json:"nonce,omitempty"`
 	ValidBefore int64        `json:"validBefore,omitempty"` // Unix seconds
 	Transaction string       `json:"transaction,omitempty"` // as the seller reports it

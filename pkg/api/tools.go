@@ -19,6 +19,7 @@ type ToolList struct {
 // tool), Invalid (the arguments).
 type Invocation struct {
 	Agent    string          `json:"agent"`
+	Session  string          `json:"sessionId,omitempty"` // of the turn, for the limits of what the tool pays
 	Turn     string          `json:"turnId"`
 	Index    int             `json:"index"`
 	Tool     string          `json:"tool"`

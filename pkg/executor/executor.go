@@ -21,12 +21,13 @@ import (
 
 // Call is a call that policy allowed, with arguments that match the schema.
 type Call struct {
-	Agent string
-	Turn  string
-	Key   string // idempotency key: the same on every attempt of a call
-	Args  catalog.Args
-	At    int64 // time of the completion, Unix microseconds: the same on every attempt
-	By    api.Principal
+	Agent   string
+	Session string // as the caller states it; "": unknown
+	Turn    string
+	Key     string // idempotency key: the same on every attempt of a call
+	Args    catalog.Args
+	At      int64 // time of the completion, Unix microseconds: the same on every attempt
+	By      api.Principal
 }
 
 // Func executes a tool. Its result is sent to the model.
@@ -102,7 +103,7 @@ func (x *Executor) Call(ctx context.Context, m api.Invocation) (api.Returned, er
 		defer cancel()
 	}
 	text, err := failpoint.Value(ctx, failpoint.ExecutorCall, func(ctx context.Context) (string, error) {
-		return run(ctx, Call{Agent: m.Agent, Turn: m.Turn, Key: m.Key, Args: args, At: m.At, By: by})
+		return run(ctx, Call{Agent: m.Agent, Session: m.Session, Turn: m.Turn, Key: m.Key, Args: args, At: m.At, By: by})
 	})
 	return api.Returned{Text: text}, err
 }

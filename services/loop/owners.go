@@ -91,7 +91,7 @@ func (o *owners) executes(spec catalog.Tool) bool {
 // tool: if not, the owner returns an error.
 func (o *owners) call(ctx context.Context, r ownerRequests, name string, c engine.Call) (engine.Output, error) {
 	m := api.Invocation{
-		Agent: c.Agent.ID, Turn: c.Turn, Index: c.Index, Tool: name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
+		Agent: c.Agent.ID, Session: c.Session, Turn: c.Turn, Index: c.Index, Tool: name, Args: c.Args, Key: c.Key, Token: c.Token, At: c.At,
 	}
 	if end, ok := ctx.Deadline(); ok {
 		m.Deadline = end.UnixMicro()

@@ -131,7 +131,7 @@ func newInterop(t *testing.T, db *sqldb.DB, dir string) *interop {
 	w.ours = httptest.NewServer(mux)
 	t.Cleanup(w.ours.Close)
 	w.payer = pay.New(pay.Options{
-		Store: w.store, Money: noMoney{}, Signer: interopSigner{keeper}, Chain: w.submit, Networks: x402.Networks{n}, Max: api.Dollar,
+		Store: w.store, Money: noMoney{}, Signer: interopSigner{keeper}, Chain: w.submit, Networks: x402.Networks{n},
 		Outbound: safehttp.Options{AllowPrivate: true}, Log: log, Now: time.Now,
 	})
 	t.Cleanup(w.payer.Close)

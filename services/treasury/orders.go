@@ -93,7 +93,7 @@ func (o *outside) order(ctx context.Context, w orders.Order) (string, error) {
 // earlier attempt was executed. An error means that the order is still pending.
 func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders.Order, error) {
 	h, err := o.ledger.Hold(ctx, ledger.HoldRequest{
-		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Turn: w.Turn,
+		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Session: w.Session, Turn: w.Turn, By: w.By,
 		ExpiresAt: time.UnixMicro(w.CreatedAt).Add(orderLife).UnixMicro(), Parent: bus.TraceParent(ctx),
 	})
 	switch {

@@ -34,7 +34,7 @@ func noChain() error {
 
 func (h *handlers) pay(ctx context.Context, m api.Pay) (api.Payment, error) {
 	p, err := h.fetch(ctx, pay.Request{
-		ID: m.ID, Agent: m.Agent, Turn: m.Turn, Method: m.Method, URL: m.URL, Header: m.Headers, Body: m.Body, Max: m.Max,
+		ID: m.ID, Agent: m.Agent, Session: m.Session, Turn: m.Turn, By: m.By, Method: m.Method, URL: m.URL, Header: m.Headers, Body: m.Body, Max: m.Max,
 		Parent: bus.TraceParent(ctx),
 	})
 	return paymentOf(&p, true), err
@@ -73,8 +73,8 @@ func (h *handlers) listPayments(ctx context.Context, m api.ListPayments) (api.Pa
 // or without. The authorization is not part of it: who has it can take the money.
 func paymentOf(p *pay.Payment, full bool) api.Payment {
 	v := api.Payment{
-		ID: p.ID, Agent: p.Agent, Turn: p.Turn, Method: p.Method, URL: p.URL, State: p.State, Amount: p.Amount, Network: p.Network,
-		Payer: p.Payer, Payee: p.Payee, Nonce: p.Nonce, ValidBefore: p.ValidBefore, Transaction: p.Transaction, Reason: p.Reason,
+		ID: p.ID, Agent: p.Agent, Session: p.Session, Turn: p.Turn, Method: p.Method, URL: p.URL, State: p.State, Amount: p.Amount, Network: p.Network,
+		Payer: p.Payer, Payee: p.Payee, Facilitator: p.Facilitator, Nonce: p.Nonce, ValidBefore: p.ValidBefore, Transaction: p.Transaction, Reason: p.Reason,
 		Status: p.Answer.Status, ContentType: p.Answer.ContentType, Cut: p.Answer.Cut, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt,
 	}
 	if full {
@@ -110,7 +110,7 @@ type usdc struct{ ledger *ledger.Ledger }
 func (u usdc) Hold(ctx context.Context, p *pay.Payment, _ string, expires int64) error {
 	s, err := u.ledger.Hold(ctx, ledger.HoldRequest{
 		ID: p.Hold(), Agent: p.Agent, Asset: api.USDC, Amount: p.Amount, Category: "x402", Turn: p.Turn, ExpiresAt: expires,
-		Payee: ledger.PayeeUSDC(p.Payee), Domain: hostOf(p.URL), Chain: p.Network, Parent: p.Parent,
+		Payee: ledger.PayeeUSDC(p.Payee), Parent: p.Parent, Session: p.Session, By: p.By, Domain: hostOf(p.URL), Chain: p.Network, Facilitator: p.Facilitator,
 		Exchange: p.Own, // treasury's own purpose is to buy credits for the agent
 	})
 	if err == nil && s.Status != api.HoldActive {
@@ -176,7 +176,7 @@ func (h *handlers) x402Tool(ctx context.Context, c executor.Call) (string, error
 		}
 	}
 	p, err := h.fetch(ctx, pay.Request{
-		ID: "tool/" + c.Key, Agent: c.Agent, Turn: c.Turn, Method: c.Args.String("method"), URL: c.Args.String("url"), Header: headers,
+		ID: "tool/" + c.Key, Agent: c.Agent, Session: c.Session, Turn: c.Turn, By: c.By.Kind, Method: c.Args.String("method"), URL: c.Args.String("url"), Header: headers,
 		Body: []byte(c.Args.String("body")), Parent: bus.TraceParent(ctx),
 	})
 	if err != nil {

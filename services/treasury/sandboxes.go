@@ -95,7 +95,7 @@ func (o *outside) place(ctx context.Context, c executor.Call, kind orders.Kind, 
 			return "", err
 		}
 	}
-	return o.order(ctx, orders.Order{ID: c.Key, Agent: c.Agent, Turn: c.Turn, Kind: kind, Request: string(text), Price: stored.Price})
+	return o.order(ctx, orders.Order{ID: c.Key, Agent: c.Agent, Session: c.Session, Turn: c.Turn, By: c.By.Kind, Kind: kind, Request: string(text), Price: stored.Price})
 }
 
 var nameChars = regexp.MustCompile(`[^a-zA-Z0-9-]+`)

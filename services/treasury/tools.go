@@ -97,7 +97,7 @@ func (h *handlers) give(ctx context.Context, c executor.Call, to, shown, memo st
 	}
 	amount := api.Micros(cents) * api.Cent
 	done, err := h.ledger.Give(ctx, ledger.GiveRequest{
-		ID: "tool/" + c.Key, From: c.Agent, To: to, Amount: amount, Turn: c.Turn, By: c.By.Kind, Memo: clipMemo(memo), Parent: bus.TraceParent(ctx), HalfAtMost: true,
+		ID: "tool/" + c.Key, From: c.Agent, To: to, Amount: amount, Session: c.Session, Turn: c.Turn, By: c.By.Kind, Memo: clipMemo(memo), Parent: bus.TraceParent(ctx), HalfAtMost: true,
 	})
 	h.tel.transferred(ctx, err)
 	if err != nil {

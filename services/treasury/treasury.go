@@ -78,7 +78,7 @@ func (c *Config) Validate() error {
 var Service = host.Define("treasury", Config{
 	Sweep: time.Second, TopupEvery: 5 * time.Minute, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef),
 	RPCTimeout: 5 * time.Second, Network: "base", ChainPoll: 4 * time.Second, ChainReconcile: time.Minute, ChainStart: -1,
-	X402: X402{Max: int64(api.Dollar), SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
+	X402: X402{SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
 }, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {

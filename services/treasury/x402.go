@@ -26,7 +26,6 @@ import (
 
 // X402 holds the settings of payments over HTTP 402.
 type X402 struct {
-	Max         int64         `env:"x402_max" help:"most that an agent may pay for one request, in micro-USD"`
 	Private     bool          `env:"x402_private" help:"let agents pay servers over http, on this machine and in private networks; for development only"`
 	PayTo       string        `env:"x402_pay_to" help:"address that receives the USDC for credits; empty: the wallet that pays the fees of the facilitator"`
 	SettleFirst int64         `env:"x402_settle_first" help:"price in micro-USD from which a payment for a route is settled before the route is served"`
@@ -37,8 +36,6 @@ type X402 struct {
 
 func (c *X402) checkX402() error {
 	switch u, err := url.Parse(c.Facilitator); {
-	case c.Max < 0 || c.Max > int64(api.MaxMicros):
-		return fmt.Errorf("ANIMA_TREASURY_X402_MAX is %d: use micro-USD, for example 1000000 for a dollar", c.Max)
 	case c.SettleFirst < 0:
 		return fmt.Errorf("ANIMA_TREASURY_X402_SETTLE_FIRST is %d: use micro-USD, 0 or more", c.SettleFirst)
 	case c.PayTo != "" && !api.IsAddress(c.PayTo):
@@ -87,7 +84,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	own := http.NewServeMux()
 	options := pay.Options{
 		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
-		Max: api.Micros(cfg.Max), Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
+		Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
 	}
 	if h.cfg.TopupURL == topupSelf {
 		options.Own = inProcess{own}

@@ -10,14 +10,15 @@ import (
 // GiveRequest holds the arguments of [Ledger.Give]: credits that an agent gives to
 // another one.
 type GiveRequest struct {
-	ID     string
-	From   string
-	To     string
-	Amount api.Micros
-	Turn   string
-	By     api.PrincipalKind // principal of the turn; "": unknown
-	Memo   string
-	Parent string
+	ID      string
+	From    string
+	To      string
+	Amount  api.Micros
+	Turn    string
+	Session string
+	By      api.PrincipalKind // principal of the turn; "": unknown
+	Memo    string
+	Parent  string
 	// HalfAtMost refuses more than half of the available credits, so that an agent cannot
 	// give away what keeps it running.
 	HalfAtMost bool
@@ -40,7 +41,7 @@ func (r *GiveRequest) check() error {
 }
 
 func (r *GiveRequest) holdRequest(now int64) HoldRequest {
-	return HoldRequest{ID: r.ID, Agent: r.From, Amount: r.Amount, Category: api.CategoryTransfer, Turn: r.Turn, By: r.By, Payee: Available(r.To), ExpiresAt: now + 1, Parent: r.Parent}
+	return HoldRequest{ID: r.ID, Agent: r.From, Amount: r.Amount, Category: api.CategoryTransfer, Turn: r.Turn, Session: r.Session, By: r.By, Payee: Available(r.To), ExpiresAt: now + 1, Parent: r.Parent}
 }
 
 // Give transfers credits on behalf of an agent: a hold, to which the limits of the agent

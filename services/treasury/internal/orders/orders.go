@@ -36,7 +36,9 @@ const (
 type Order struct {
 	ID        string
 	Agent     string
+	Session   string
 	Turn      string
+	By        api.PrincipalKind // principal of the turn; "": unknown
 	Kind      Kind
 	Request   string     // JSON, as the caller made it
 	Price     api.Micros // held before it is sent, more than 0

@@ -49,7 +49,7 @@ func choose(challenges []x402.Challenge, known x402.Networks, most api.Micros, p
 			case of.Amount == 0:
 				err = fmt.Errorf("an offer of 0 is not a price")
 			case of.Amount > most:
-				err = fmt.Errorf("%s is more than the %s that one payment may cost", of.Amount, most)
+				err = fmt.Errorf("%s is more than the %s that the request may cost", of.Amount, most)
 			case of.Timeout < leastTimeout:
 				err = fmt.Errorf("%d s is too little time to pay", of.Timeout)
 			case len(payees) > 0 && !slices.Contains(payees, of.PayTo):
@@ -69,7 +69,7 @@ func choose(challenges []x402.Challenge, known x402.Networks, most api.Micros, p
 		refusals = slices.Compact(refusals)
 		return x402.Terms{}, quote{}, &api.Error{
 			Code: api.Denied, Reason: api.ReasonOffer, Message: "no offer of the seller is acceptable: " + strings.Join(refusals[:min(3, len(refusals))], "; "),
-			Next: "ask for less, or raise ANIMA_TREASURY_X402_MAX if the price is right", Details: refusals,
+			Next: "ask for less, or allow a higher price if it is right", Details: refusals,
 		}
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int {
@@ -102,6 +102,7 @@ func (p *Payment) adopt(t x402.Terms, q quote, payer common.Address, now int64) 
 		return fmt.Errorf("the offer: %w", err)
 	}
 	p.Network, p.Payee, p.Amount, p.Payer, p.Offer = t.Network.ID(), t.PayTo.Hex(), t.Amount, payer.Hex(), string(data)
+	p.Facilitator = t.Facilitator
 	nonce := nonceOf(p, t.Network)
 	p.Nonce = hexutil.Encode(nonce[:])
 	// The clock of the seller may be behind. The official clients use the same 600 s.

@@ -1,6 +1,7 @@
 package pay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -23,7 +24,6 @@ type Options struct {
 	Chain    Chain
 	Networks x402.Networks    // the networks that are paid on, with their tokens
 	Payees   []common.Address // the only addresses that are paid; empty: any, within the limits of the ledger
-	Max      api.Micros       // most that one payment may cost
 	Outbound safehttp.Options
 	Own      http.RoundTripper // sends the requests that treasury makes for its own purpose; nil means as those of agents
 	Log      *slog.Logger
@@ -75,7 +75,7 @@ func (p *Payer) Pay(ctx context.Context, r Request) (Payment, error) {
 	now := p.o.Now()
 	w := &work{Payer: p, r: &r, hash: r.hash()}
 	stored, claimed, err := p.o.Store.ClaimPayment(ctx, Payment{
-		ID: r.ID, Agent: r.Agent, Turn: r.Turn, Request: w.hash, Method: r.Method, URL: r.URL, State: api.PaymentIntended,
+		ID: r.ID, Agent: r.Agent, Session: r.Session, Turn: r.Turn, By: r.By, Request: w.hash, Method: r.Method, URL: r.URL, State: api.PaymentIntended,
 		CreatedAt: now.UnixMicro(), UpdatedAt: now.UnixMicro(), BusyUntil: now.Add(claimTime).UnixMicro(), Parent: r.Parent,
 	})
 	switch {
@@ -189,14 +189,7 @@ func (w *work) ask(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return true, w.fail(ctx, &api.Error{Code: api.Denied, Reason: api.ReasonOffer, Message: "the seller's price cannot be read: " + err.Error(), Next: "use another seller"})
 	}
-	most := w.o.Max
-	switch {
-	case w.r.Own:
-		most = w.r.Max
-	case w.r.Max > 0:
-		most = min(most, w.r.Max)
-	}
-	terms, q, err := choose(challenges, w.o.Networks, most, w.o.Payees)
+	terms, q, err := choose(challenges, w.o.Networks, cmp.Or(w.r.Max, api.MaxMicros), w.o.Payees)
 	if err != nil {
 		return true, w.fail(ctx, err)
 	}

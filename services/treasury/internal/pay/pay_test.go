@@ -157,7 +157,7 @@ func (w *world) payerOf(t *testing.T, change func(*pay.Options)) *pay.Payer {
 	t.Helper()
 	o := pay.Options{
 		Store: w.store, Money: w.money, Signer: signer{w, t, new(atomic.Int64)}, Chain: w.chain, Networks: x402.Networks{x402.Base, x402.BaseSepolia},
-		Max: api.Dollar, Outbound: safehttp.Options{AllowPrivate: true}, Log: slog.New(slog.DiscardHandler), Now: w.now,
+		Outbound: safehttp.Options{AllowPrivate: true}, Log: slog.New(slog.DiscardHandler), Now: w.now,
 	}
 	if change != nil {
 		change(&o)

@@ -10,11 +10,13 @@ package pay
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -23,8 +25,10 @@ import (
 type Payment struct {
 	ID      string
 	Agent   string
+	Session string
 	Turn    string
-	Request string // hash of the request
+	By      api.PrincipalKind // principal of the turn; "": unknown
+	Request string            // hash of the request
 	Method  string
 	URL     string
 	State   api.PaymentState
@@ -38,6 +42,7 @@ type Payment struct {
 	ValidAfter  int64
 	ValidBefore int64
 	Offer       string // JSON, see quote
+	Facilitator string // host, as the offer names it; "": it names none
 
 	// The authorization as it is sent; "" before it is signed.
 	Header string
@@ -46,6 +51,11 @@ type Payment struct {
 	Transaction string
 	Reason      string // why it has failed or is not settled; "" otherwise
 	Answer      Answer
+
+	// Block is a block at which the chain says that the authorization is used; the zero
+	// value before that, and once it is final.
+	Block    chain.Block
+	Reopened int64 // how often a reorganization of the chain has removed the settlement
 
 	Posted    bool  // the hold has ended
 	BusyUntil int64 // a process works on it until then
@@ -75,8 +85,17 @@ func (p *Payment) final() bool {
 	return false
 }
 
-// Hold returns the id of the hold in the ledger.
-func (p *Payment) Hold() string { return "x402/" + p.ID }
+// Hold returns the id of the hold in the ledger. A payment whose settlement a
+// reorganization has removed has another one.
+func (p *Payment) Hold() string { return p.holdOf(p.Reopened + 1) }
+
+// holdOf returns the id of the n-th hold.
+func (p *Payment) holdOf(n int64) string {
+	if n <= 1 {
+		return "x402/" + p.ID
+	}
+	return fmt.Sprintf("x402.%d/%s", n, p.ID)
+}
 
 // Store keeps payments. It must be safe for concurrent use, also by several processes.
 type Store interface {

@@ -18,13 +18,15 @@ import (
 type Request struct {
 	ID      string // idempotency key: the same request has the same one
 	Agent   string
+	Session string
 	Turn    string
-	Method  string // "" means GET
+	By      api.PrincipalKind // principal of the turn; "": unknown
+	Method  string            // "" means GET
 	URL     string
 	Header  map[string]string
 	Body    []byte
-	Max     api.Micros // most that may be paid; 0 means the limit of the settings
-	Own     bool       // made by treasury for its own purpose: only Max limits it, not the settings
+	Max     api.Micros // most that may be paid; 0 means what the limits of the agent allow
+	Own     bool       // made by treasury for its own purpose: only Max limits it
 	Parent  string     // W3C traceparent
 	address string     // the host that is paid
 }

@@ -10,11 +10,11 @@ import (
 
 var _ orders.Store = (*Store)(nil)
 
-const selectOrder = "select id, agent, turn, kind, request, price, status, answer, paid, created_at from orders "
+const selectOrder = "select id, agent, turn, kind, request, price, status, answer, paid, created_at, session, principal from orders "
 
 func scanOrder(row sqldb.Scanner) (o orders.Order, err error) {
 	var paid int64
-	err = row.Scan(&o.ID, &o.Agent, &o.Turn, &o.Kind, &o.Request, &o.Price, &o.Status, &o.Answer, &paid, &o.CreatedAt)
+	err = row.Scan(&o.ID, &o.Agent, &o.Turn, &o.Kind, &o.Request, &o.Price, &o.Status, &o.Answer, &paid, &o.CreatedAt, &o.Session, &o.By)
 	o.Paid = paid != 0
 	return o, err
 }
@@ -30,9 +30,9 @@ func (s *Store) Order(ctx context.Context, id string) (orders.Order, bool, error
 
 // AddOrder implements [orders.Store].
 func (s *Store) AddOrder(ctx context.Context, o orders.Order) (orders.Order, error) {
-	_, err := s.db.ExecContext(ctx, `insert into orders (id, agent, turn, kind, request, price, status, answer, paid, created_at)
-		values ($1, $2, $3, $4, $5, $6, 'pending', '', 0, $7) on conflict (id) do nothing`,
-		o.ID, o.Agent, o.Turn, string(o.Kind), o.Request, int64(o.Price), o.CreatedAt)
+	_, err := s.db.ExecContext(ctx, `insert into orders (id, agent, turn, kind, request, price, status, answer, paid, created_at, session, principal)
+		values ($1, $2, $3, $4, $5, $6, 'pending', '', 0, $7, $8, $9) on conflict (id) do nothing`,
+		o.ID, o.Agent, o.Turn, string(o.Kind), o.Request, int64(o.Price), o.CreatedAt, o.Session, string(o.By))
 	if err != nil {
 		return o, err
 	}

@@ -5,21 +5,32 @@ import (
 	"encoding/base64"
 	"errors"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/pay"
 )
 
 const paymentColumns = "id, agent, turn, request, method, url, state, network, payee, amount, payer, nonce, valid_after, valid_before," +
-	" offer, header, value, tx, reason, status, content_type, body, cut, posted, busy_until, next_at, attempts, created_at, updated_at, parent"
+	" offer, header, value, tx, reason, status, content_type, body, cut, posted, busy_until, next_at, attempts, created_at, updated_at, parent," +
+	" session, principal, facilitator, block, block_hash, reopened"
 
 func paymentValues(p *pay.Payment) []any {
 	return []any{
 		p.ID, p.Agent, p.Turn, p.Request, p.Method, p.URL, string(p.State), p.Network, p.Payee, int64(p.Amount), p.Payer, p.Nonce, p.ValidAfter,
 		p.ValidBefore, p.Offer, p.Header, p.Value, p.Transaction, p.Reason, p.Answer.Status, p.Answer.ContentType,
 		base64.StdEncoding.EncodeToString(p.Answer.Body), bit(p.Answer.Cut), bit(p.Posted), p.BusyUntil, p.NextAt, p.Attempts, p.CreatedAt,
-		p.UpdatedAt, p.Parent,
+		p.UpdatedAt, p.Parent, p.Session, string(p.By), p.Facilitator, int64(p.Block.Number), hashText(p.Block.Hash), p.Reopened, //nolint:gosec // a number of a block
 	}
+}
+
+// hashText returns a hash in hexadecimal, "" for none.
+func hashText(h common.Hash) string {
+	if h == (common.Hash{}) {
+		return ""
+	}
+	return h.Hex()
 }
 
 func bit(b bool) int64 {
@@ -30,15 +41,17 @@ func bit(b bool) int64 {
 }
 
 func scanPayment(row sqldb.Scanner) (p pay.Payment, err error) {
-	var state, body string
-	var cut, posted int64
+	var state, body, hash string
+	var cut, posted, block int64
 	err = row.Scan(&p.ID, &p.Agent, &p.Turn, &p.Request, &p.Method, &p.URL, &state, &p.Network, &p.Payee, &p.Amount, &p.Payer, &p.Nonce,
 		&p.ValidAfter, &p.ValidBefore, &p.Offer, &p.Header, &p.Value, &p.Transaction, &p.Reason, &p.Answer.Status, &p.Answer.ContentType, &body,
-		&cut, &posted, &p.BusyUntil, &p.NextAt, &p.Attempts, &p.CreatedAt, &p.UpdatedAt, &p.Parent)
+		&cut, &posted, &p.BusyUntil, &p.NextAt, &p.Attempts, &p.CreatedAt, &p.UpdatedAt, &p.Parent,
+		&p.Session, &p.By, &p.Facilitator, &block, &hash, &p.Reopened)
 	if err != nil {
 		return p, err
 	}
 	p.State, p.Answer.Cut, p.Posted = api.PaymentState(state), cut == 1, posted == 1
+	p.Block.Number, p.Block.Hash = uint64(block), common.HexToHash(hash) //nolint:gosec // written by paymentValues
 	if body != "" {
 		p.Answer.Body, err = base64.StdEncoding.DecodeString(body)
 	}
@@ -50,7 +63,7 @@ func (s *Store) ClaimPayment(ctx context.Context, fresh pay.Payment) (stored pay
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		stored, claimed = fresh, false
 		if fresh.Agent != "" {
-			made, err := tx.ExecContext(ctx, "insert into payments ("+paymentColumns+") values "+sqldb.Placeholders(1, 30)+" on conflict (id) do nothing",
+			made, err := tx.ExecContext(ctx, "insert into payments ("+paymentColumns+") values "+sqldb.Placeholders(1, 36)+" on conflict (id) do nothing",
 				paymentValues(&fresh)...)
 			if err != nil {
 				return err
@@ -78,10 +91,12 @@ func (s *Store) ClaimPayment(ctx context.Context, fresh pay.Payment) (stored pay
 func (s *Store) SavePayment(ctx context.Context, p pay.Payment, claim int64) error {
 	res, err := s.db.ExecContext(ctx, "update payments set state = $3, network = $4, payee = $5, amount = $6, payer = $7, nonce = $8,"+
 		" valid_after = $9, valid_before = $10, offer = $11, header = $12, value = $13, tx = $14, reason = $15, status = $16, content_type = $17,"+
-		" body = $18, cut = $19, posted = $20, busy_until = $21, next_at = $22, attempts = $23, updated_at = $24 where id = $1 and busy_until = $2",
+		" body = $18, cut = $19, posted = $20, busy_until = $21, next_at = $22, attempts = $23, updated_at = $24,"+
+		" facilitator = $25, block = $26, block_hash = $27, reopened = $28 where id = $1 and busy_until = $2",
 		p.ID, claim, string(p.State), p.Network, p.Payee, int64(p.Amount), p.Payer, p.Nonce, p.ValidAfter, p.ValidBefore, p.Offer, p.Header,
 		p.Value, p.Transaction, p.Reason, p.Answer.Status, p.Answer.ContentType, base64.StdEncoding.EncodeToString(p.Answer.Body),
-		bit(p.Answer.Cut), bit(p.Posted), p.BusyUntil, p.NextAt, p.Attempts, p.UpdatedAt)
+		bit(p.Answer.Cut), bit(p.Posted), p.BusyUntil, p.NextAt, p.Attempts, p.UpdatedAt,
+		p.Facilitator, int64(p.Block.Number), hashText(p.Block.Hash), p.Reopened) //nolint:gosec // a number of a block
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package x402
 import (
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -24,18 +25,19 @@ type Resource struct {
 // Offer is one way to pay, as a seller states it. Nothing in it is trusted: see
 // [Offer.Terms].
 type Offer struct {
-	Version  int // of the challenge that has the offer
-	Scheme   string
-	Network  string
-	Amount   api.Micros
-	Asset    common.Address
-	PayTo    common.Address
-	Timeout  int64 // seconds
-	Token    string
-	Domain   string          // EIP-712 version of the token
-	Resource string          // of version 1, "" without one
-	Method   string          // how the asset is transferred; "" and "eip3009" are supported
-	Raw      json.RawMessage // as it was received: a payment of version 2 repeats it
+	Version     int // of the challenge that has the offer
+	Scheme      string
+	Network     string
+	Amount      api.Micros
+	Asset       common.Address
+	PayTo       common.Address
+	Timeout     int64 // seconds
+	Token       string
+	Domain      string          // EIP-712 version of the token
+	Resource    string          // of version 1, "" without one
+	Method      string          // how the asset is transferred; "" and "eip3009" are supported
+	Facilitator string          // host or address of the facilitator, as the seller says; "": it does not
+	Raw         json.RawMessage // as it was received: a payment of version 2 repeats it
 }
 
 // decodeOffer parses one entry of a challenge, of either version: version 2 has the price
@@ -78,7 +80,34 @@ func decodeOffer(version int, raw json.RawMessage) (of Offer, err error) {
 		return of, fault(BadTerms, "extra: %v", err)
 	}
 	of.Token, of.Domain, of.Method = e[0], e[1], e[2]
+	of.Facilitator = facilitatorOf(extra)
 	return of, nil
+}
+
+// maxFacilitator bounds the name of a facilitator: a host name has at most 253 bytes.
+const maxFacilitator = 253
+
+// facilitatorOf returns the facilitator that an offer names. No version of the protocol has a
+// field for it; sellers that name theirs have its address in extra.facilitatorUrl or
+// extra.facilitator. Anything that is neither a URL nor one printable word is no name.
+func facilitatorOf(extra object) string {
+	for _, field := range []string{"facilitatorUrl", "facilitator"} {
+		name, err := extra.text(field)
+		if err != nil {
+			continue
+		}
+		if strings.Contains(name, "://") {
+			u, err := url.Parse(name)
+			if err != nil {
+				continue
+			}
+			name = u.Hostname()
+		}
+		if name != "" && len(name) <= maxFacilitator && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			return strings.ToLower(name)
+		}
+	}
+	return ""
 }
 
 // Terms returns what a payment for the offer must fulfil, with the network as it is
@@ -97,7 +126,7 @@ func (of *Offer) Terms(known Networks) (Terms, error) {
 	case of.PayTo == common.Address{} || of.PayTo == n.Asset:
 		return Terms{}, fault(BadTerms, "%s cannot be paid", of.PayTo)
 	}
-	return Terms{Network: n, PayTo: of.PayTo, Amount: of.Amount, Timeout: of.Timeout, Version: of.Version}, nil
+	return Terms{Network: n, PayTo: of.PayTo, Amount: of.Amount, Timeout: of.Timeout, Version: of.Version, Facilitator: of.Facilitator}, nil
 }
 
 // Challenge is the answer of a seller that wants to be paid.

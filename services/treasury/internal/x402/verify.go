@@ -15,6 +15,9 @@ type Terms struct {
 	Amount  api.Micros
 	Timeout int64 // seconds in which it is to be paid
 	Version int   // of the messages
+	// Facilitator is the host or address of who settles the payment, as the seller says;
+	// "": it does not say. A payer cannot verify it.
+	Facilitator string
 }
 
 // Bounds of the time in which an authorization is valid.

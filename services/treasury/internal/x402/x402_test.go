@@ -240,6 +240,33 @@ func TestOffers(t *testing.T) {
 	}
 }
 
+// TestFacilitatorOfOffer reads who settles from what sellers write in extra.
+func TestFacilitatorOfOffer(t *testing.T) {
+	t.Parallel()
+	for extra, want := range map[string]string{
+		`{"facilitatorUrl":"https://X402.Example.com:8443/v2"}`:       "x402.example.com",
+		`{"facilitator":"x402.example.com"}`:                          "x402.example.com",
+		`{"facilitator":"` + me.Hex() + `"}`:                          strings.ToLower(me.Hex()),
+		`{"facilitatorUrl":7,"facilitator":"https://second.example"}`: "second.example",
+		`{"facilitatorUrl":"two words"}`:                              "",
+		`{"facilitatorUrl":"https://\u0000"}`:                         "",
+		`{"facilitatorUrl":"` + strings.Repeat("x", 254) + `"}`:       "",
+		`{"facilitator":{"url":"https://x402.example.com"}}`:          "",
+		`{"name":"USDC","version":"2"}`:                               "",
+	} {
+		c, err := x402.DecodeChallenge([]byte(`{"x402Version":2,"accepts":[{"scheme":"exact","network":"eip155:8453","amount":"1","payTo":"` + me.Hex() +
+			`","asset":"` + x402.Base.Asset.Hex() + `","extra":` + extra + `}]}`))
+		if err != nil || len(c.Offers) != 1 {
+			t.Errorf("%s: got %+v, %v", extra, c, err)
+			continue
+		}
+		terms, err := c.Offers[0].Terms(known)
+		if err != nil || terms.Facilitator != want {
+			t.Errorf("%s: got %q, %v, want %q", extra, terms.Facilitator, err, want)
+		}
+	}
+}
+
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	price := seller()
