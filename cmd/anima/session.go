@@ -194,7 +194,7 @@ func runText(w io.Writer, v api.RunState) {
 	if !v.Success {
 		end = line(fmt.Sprintf("%s %s: %s", v.Code, v.Reason, v.Error), 200)
 	}
-	fields(w, "ended", when(v.EndedAt)+", "+end, "turns", v.Turns, "cost", v.Cost, "response", indent(v.Response))
+	fields(w, "ended", when(v.EndedAt)+", "+end, "next", line(v.Next, 300), "turns", v.Turns, "cost", v.Cost, "response", indent(v.Response))
 }
 
 type sessionGetCmd struct {

@@ -173,7 +173,7 @@ func (b *batch) pools(pay *limits.Payment, policy *limits.Policy, account *Accou
 	for range maxParents {
 		if policy.Pooled() {
 			pools = append(pools, name)
-			if e := policy.CheckPool(pay, &limits.Sums{Pool: account.Pool}, b.now); e != nil && refused == nil {
+			if e := policy.CheckPool(pay, name, &limits.Sums{Pool: account.Pool}, b.now); e != nil && refused == nil {
 				refused = e
 			}
 		}

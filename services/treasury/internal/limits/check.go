@@ -27,7 +27,7 @@ type Sums struct {
 // A refusal that waiting does not change has no RetryAfter. Otherwise RetryAfter is the
 // longest of the waits.
 func (p *Policy) Check(pay *Payment, s *Sums, now int64) *api.Error {
-	c := check{pay: pay, class: pay.class(), now: now}
+	c := check{pay: pay, class: pay.class(), now: now, owner: pay.Agent}
 	p.lists(&c)
 	for i := range p.Rules {
 		if p.Rules[i].Window != api.WindowLineage {
@@ -36,24 +36,24 @@ func (p *Policy) Check(pay *Payment, s *Sums, now int64) *api.Error {
 	}
 	// The reserve keeps the agent thinking, so model calls and tools may use it.
 	if pay.outgoing() && pay.Asset == "" && p.Reserve > 0 && s.Available-pay.Amount < p.Reserve {
-		c.refuse(api.ReasonReserve, 0, "%s is available, and a payment must leave the reserve of %s", s.Available, p.Reserve)
+		c.refuse(api.ReasonReserve, 0, "--reserve DOLLARS", "%s is available, and a payment must leave the reserve of %s", s.Available, p.Reserve)
 	}
 	if wait := time.Duration(s.Rolling.transfer-now)*time.Microsecond + p.Cooldown; pay.Category == api.CategoryTransfer && s.Rolling.transfer > 0 && wait > 0 {
-		c.refuse(api.ReasonCooldown, wait, "the last transfer was made less than %s ago", p.Cooldown)
+		c.refuse(api.ReasonCooldown, wait, "--cooldown DURATION", "the last transfer was made less than %s ago", p.Cooldown)
 	}
 	if p.NewPayee != api.Unlimited && pay.outgoing() && s.Payee.Settled == 0 && pay.Amount > p.NewPayee {
-		c.refuse(api.ReasonNewPayee, 0, "the first payment to %.60q may be at most %s", pay.Payee, p.NewPayee)
+		c.refuse(api.ReasonNewPayee, 0, "--new-payee DOLLARS", "the first payment to %.60q may be at most %s", pay.Payee, p.NewPayee)
 	}
 	if c.first == nil && !s.Approved && p.NeedsApproval(pay) { // nobody has to approve what another limit refuses
-		c.refuse(api.ReasonApproval, 0, "a payment above %s needs the creator's approval", p.ApproveAbove)
+		c.refuse(api.ReasonApproval, 0, "--approve-above DOLLARS", "a payment above %s needs the creator's approval", p.ApproveAbove)
 	}
 	return c.first
 }
 
-// CheckPool compares the payment with the limits of p for its agent and the descendants,
-// which share one pool.
-func (p *Policy) CheckPool(pay *Payment, s *Sums, now int64) *api.Error {
-	c := check{pay: pay, class: pay.class(), now: now}
+// CheckPool compares the payment with the limits of p for their owner and its descendants,
+// which share one pool. The owner is the agent that pays, or one of its parents.
+func (p *Policy) CheckPool(pay *Payment, owner string, s *Sums, now int64) *api.Error {
+	c := check{pay: pay, class: pay.class(), now: now, owner: owner}
 	for i := range p.Rules {
 		if p.Rules[i].Window == api.WindowLineage {
 			c.rule(&p.Rules[i], s)
@@ -67,15 +67,18 @@ type check struct {
 	pay   *Payment
 	class Class
 	now   int64
+	owner string // agent that has the limits
 	first *api.Error
 }
 
-func (c *check) refuse(reason string, wait time.Duration, format string, args ...any) {
+// refuse adds a refusal. The flag is that of anima budget set which changes the limit, with
+// placeholders: what the payment names is the agent's text, and people paste commands.
+func (c *check) refuse(reason string, wait time.Duration, flag, format string, args ...any) {
 	message := fmt.Sprintf(format, args...)
 	if c.first == nil {
 		c.first = &api.Error{
 			Code: api.Denied, Reason: reason, Message: fmt.Sprintf("agent %q cannot pay %s: %s", c.pay.Agent, c.pay.Amount, message),
-			Next: "anima budget get " + c.pay.Agent + " shows the limits; anima budget set changes them",
+			Next: "anima budget get " + c.owner + " shows the limits; anima budget set " + c.owner + " " + flag + " changes this one; docs/runbooks/limits.md",
 		}
 		if wait > 0 {
 			c.first.Next = "wait " + wait.Round(time.Second).String() + "; " + c.first.Next
@@ -97,9 +100,9 @@ func (c *check) rule(r *Rule, s *Sums) {
 			wait = meter.frees(c.now, span(r.Window), r.Category, Sum{Amount: spent.Amount + c.pay.Amount - r.Amount})
 		}
 		if r.Window == api.WindowCall {
-			c.refuse(api.ReasonCallLimit, 0, "one payment%s may be at most %s", forCategory(r.Category), r.Amount)
+			c.refuse(api.ReasonCallLimit, 0, r.flag(), "one payment%s may be at most %s", forCategory(r.Category), r.Amount)
 		} else {
-			c.refuse(r.reason(), wait, "the limit of %s %s%s leaves %s: %s is spent", r.Amount, per[r.Window], forCategory(r.Category), max(0, r.Amount-spent.Amount), spent.Amount)
+			c.refuse(r.reason(), wait, r.flag(), "the limit of %s %s%s leaves %s: %s is spent", r.Amount, per[r.Window], forCategory(r.Category), max(0, r.Amount-spent.Amount), spent.Amount)
 		}
 	}
 	if r.Payments >= 0 && r.Window != api.WindowCall && spent.Payments >= r.Payments {
@@ -107,7 +110,7 @@ func (c *check) rule(r *Rule, s *Sums) {
 		if r.Payments > 0 && meter != nil {
 			wait = meter.frees(c.now, span(r.Window), r.Category, Sum{Payments: spent.Payments + 1 - r.Payments})
 		}
-		c.refuse(api.ReasonVelocity, wait, "the limit of %d payments %s%s is reached", r.Payments, per[r.Window], forCategory(r.Category))
+		c.refuse(api.ReasonVelocity, wait, r.flagOfPayments(), "the limit of %d payments %s%s is reached", r.Payments, per[r.Window], forCategory(r.Category))
 	}
 }
 
@@ -127,6 +130,22 @@ func (r *Rule) spent(s *Sums, now int64) (Sum, *Meter) {
 	case api.WindowCall:
 	}
 	return Sum{}, nil
+}
+
+// flag returns the flag of anima budget set for the amount of a rule.
+func (r *Rule) flag() string {
+	if r.Category == "" {
+		return "--" + string(r.Window) + " DOLLARS"
+	}
+	return "--" + string(r.Window) + " " + r.Category + "=DOLLARS"
+}
+
+// flagOfPayments returns the flag of anima budget set for the number of payments of a rule.
+func (r *Rule) flagOfPayments() string {
+	if r.Category == "" {
+		return "--payments " + string(r.Window) + "=NUMBER"
+	}
+	return "--payments " + string(r.Window) + "." + r.Category + "=NUMBER"
 }
 
 func (r *Rule) reason() string {
@@ -173,19 +192,19 @@ func (p *Policy) lists(c *check) {
 		return
 	}
 	if !allowed(p.Payees, pay.Payee, false) {
-		c.refuse(api.ReasonPayee, 0, "the payee %.60q is not on its allow-list", pay.Payee)
+		c.refuse(api.ReasonPayee, 0, "--payee PAYEE,PAYEE", "the payee %.60q is not on its allow-list", pay.Payee)
 	}
 	if pay.Category != api.CategoryX402 {
 		return
 	}
 	if !allowed(p.Domains, pay.Domain, true) {
-		c.refuse(api.ReasonDomain, 0, "the domain %.60q is not on its allow-list", pay.Domain)
+		c.refuse(api.ReasonDomain, 0, "--domain DOMAIN,DOMAIN", "the domain %.60q is not on its allow-list", pay.Domain)
 	}
 	if asset := pay.Asset + "@" + pay.Chain; !allowed(p.Assets, strings.TrimPrefix(asset, "@"), false) {
-		c.refuse(api.ReasonAsset, 0, "the asset %.60q is not on its allow-list", asset)
+		c.refuse(api.ReasonAsset, 0, "--asset ASSET@CHAIN,ASSET@CHAIN", "the asset %.60q is not on its allow-list", asset)
 	}
 	if !allowed(p.Facilitators, pay.Facilitator, false) {
-		c.refuse(api.ReasonFacilitator, 0, "the facilitator %.60q is not on its allow-list", pay.Facilitator)
+		c.refuse(api.ReasonFacilitator, 0, "--facilitator HOST,HOST", "the facilitator %.60q is not on its allow-list", pay.Facilitator)
 	}
 }
 

@@ -133,7 +133,7 @@ func TestCheckNamesEveryLimit(t *testing.T) {
 			t.Errorf("message %q lacks %q", got.Message, part)
 		}
 	}
-	if e := p.CheckPool(&pay, &s, now); e == nil || e.Reason != api.ReasonLineageLimit {
+	if e := p.CheckPool(&pay, "lucky", &s, now); e == nil || e.Reason != api.ReasonLineageLimit {
 		t.Errorf("lineage: got %v, want %s", e, api.ReasonLineageLimit)
 	}
 }
@@ -284,5 +284,36 @@ func BenchmarkMeterAdd(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		_ = m.Add(now+2000*us(time.Minute), 0, 10).Encode()
+	}
+}
+
+// TestNext checks that a refusal names the agent that has the limit and the flag of the
+// command that changes it, and nothing that the payment names.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	for flag, l := range map[string]api.Limits{
+		"--hour DOLLARS":                  {Windows: []api.WindowLimit{window("hour", "", 0, -1)}},
+		"--call x402=DOLLARS":             {Windows: []api.WindowLimit{window("call", "x402", 0, -1)}},
+		"--payments day=NUMBER":           {Windows: []api.WindowLimit{window("day", "", -1, 0)}},
+		"--payments session.x402=NUMBER":  {Windows: []api.WindowLimit{window("session", "x402", -1, 0)}},
+		"--reserve DOLLARS":               {Reserve: new(api.Micros(100))},
+		"--new-payee DOLLARS":             {NewPayee: new(api.Micros(1))},
+		"--approve-above DOLLARS":         {ApproveAbove: new(api.Micros(1))},
+		"--payee PAYEE,PAYEE":             {Payees: []string{"agent:ada"}},
+		"--domain DOMAIN,DOMAIN":          {Domains: []string{"example.com"}},
+		"--asset ASSET@CHAIN,ASSET@CHAIN": {Assets: []string{"usdc@eip155:1"}},
+		"--facilitator HOST,HOST":         {Facilitators: []string{"example.com"}},
+	} {
+		pay := limits.Payment{Agent: "lucky", Amount: 3, Category: "x402", Payee: "agent:$(rm)", Domain: "$(rm).com", Facilitator: "$(rm)"}
+		p := policy(l)
+		got := p.Check(&pay, &limits.Sums{Available: 3}, now)
+		if want := "anima budget get lucky shows the limits; anima budget set lucky " + flag + " changes this one; docs/runbooks/limits.md"; got == nil || got.Next != want {
+			t.Errorf("got %+v, want next %q", got, want)
+		}
+	}
+	p := policy(api.Limits{Windows: []api.WindowLimit{window("lineage", "", 0, -1)}})
+	got := p.CheckPool(&limits.Payment{Agent: "kid", Amount: 3}, "ada", &limits.Sums{}, now)
+	if got == nil || !strings.Contains(got.Message, `agent "kid"`) || !strings.HasPrefix(got.Next, "anima budget get ada") || !strings.Contains(got.Next, "set ada --lineage DOLLARS") {
+		t.Errorf("limit of the parent: got %+v, want the parent in next", got)
 	}
 }
