@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -70,7 +70,11 @@ takeovers: ## Resume runs of stopped owners, 10,000 times
 	set -o pipefail; ANIMA_TAKEOVERS=10000 go test -count=1 -timeout 60m -v -run '^TestTakeovers$$' ./services/loop/internal/session | grep -v level=
 	set -o pipefail; ANIMA_CRASH_STOPS=64 go test -count=1 -timeout 60m -v -run '^TestTakeoverStopped$$' ./e2e | grep -v level=
 
-chaos: ## Kill the whole suite 200 times under load, at ages up to 10 min; writes docs/chaos.md (KILLS=… FOLDERS=… LEAST=… MOST=… SEED=…)
+spenders: postgres ## Spend one account from 64 callers in 10^6 operations, at two processes of treasury that are killed (OPERATIONS=… SEED=…)
+	set -o pipefail; ANIMA_SPENDERS_OPERATIONS=$(or $(OPERATIONS),1000000) ANIMA_SPENDERS_SEED=$(or $(SEED),1) \
+	  $(PG) go test -count=1 -timeout 0 -v -run '^TestSpendersKilled$$' ./e2e | grep -v level=
+
+chaos: spenders ## Kill the whole suite 200 times under load, at ages up to 10 min; writes docs/chaos.md (KILLS=… FOLDERS=… LEAST=… MOST=… SEED=…)
 	set -o pipefail; ANIMA_CHAOS_KILLS=$(or $(KILLS),200) ANIMA_CHAOS_FOLDERS=$(or $(FOLDERS),12) ANIMA_CHAOS_LEAST=$(or $(LEAST),1s) ANIMA_CHAOS_MOST=$(or $(MOST),10m) \
 	  ANIMA_CHAOS_SEED=$(or $(SEED),1) ANIMA_CHAOS_DOC=$(or $(DOC),$(CURDIR)/docs/chaos.md) go test -count=1 -timeout 0 -v -run '^TestChaos$$' ./e2e | grep -v level=
 
