@@ -12,6 +12,9 @@ package api
 //	   │                              └▶ unknown ─▶ settled | expired
 //	   ├▶ free
 //	   └▶ failed
+//
+// A settled payment is unknown again if a reorganization of the chain removes its
+// transaction.
 type PaymentState string
 
 // The states of a payment.

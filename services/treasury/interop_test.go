@@ -351,6 +351,7 @@ type noMoney struct{}
 func (noMoney) Hold(context.Context, *pay.Payment, string, int64) error { return nil }
 func (noMoney) Settle(context.Context, *pay.Payment) error              { return nil }
 func (noMoney) Release(context.Context, *pay.Payment, string) error     { return nil }
+func (noMoney) Reopen(context.Context, *pay.Payment, int64) error       { return nil }
 
 type interopSigner struct{ keeper *wallet.Keeper }
 

@@ -143,6 +143,11 @@ func (u usdc) Release(ctx context.Context, p *pay.Payment, reason string) error 
 	return err
 }
 
+func (u usdc) Reopen(ctx context.Context, p *pay.Payment, expires int64) error {
+	_, err := u.ledger.Reopen(ctx, ledger.ReopenRequest{Hold: p.Undone(), As: p.Hold(), ExpiresAt: expires, Reason: p.Reason, Parent: p.Parent})
+	return err
+}
+
 // walletSigner implements [pay.Signer] with the wallets. The rule comes from the chosen
 // terms, and the signer compares the typed data with it.
 type walletSigner struct{ wallets wallet.Signer }

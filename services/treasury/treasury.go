@@ -142,6 +142,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	defer closePayments()
+	if onchain != nil && h.payer != nil {
+		onchain.watcher.Reorganized = h.payer.Recheck
+	}
 	h.topups = openTopups(h, store, low)
 
 	// The writer runs until the routes have ended, because requests in progress need it.

@@ -79,11 +79,11 @@ func (s *Submitter) Used(ctx context.Context, payer common.Address, nonce [32]by
 	return s.AuthorizationState(ctx, payer, nonce)
 }
 
-// State reports whether an authorization was used or cancelled, and the time of a block
-// that is not later than the answer.
-func (s *Submitter) State(ctx context.Context, n x402.Network, payer common.Address, nonce [32]byte) (used bool, at time.Time, err error) {
-	if n.ChainID != s.Network().ChainID {
-		return false, at, api.Errorf(api.Unavailable, "the chain of %s is not configured", n.ID())
+// State reports whether an authorization was used or cancelled at the last block, which it
+// returns.
+func (s *Submitter) State(ctx context.Context, n x402.Network, payer common.Address, nonce [32]byte) (used bool, at Block, err error) {
+	if err := s.ready(ctx, n); err != nil {
+		return false, at, err
 	}
 	head, err := s.blocks(ctx, "latest")
 	if err != nil {
@@ -92,8 +92,36 @@ func (s *Submitter) State(ctx context.Context, n x402.Network, payer common.Addr
 	if head[0] == nil {
 		return false, at, s.failed("has no block", "wait until the node has synced")
 	}
-	used, err = s.Used(ctx, payer, nonce)
-	return used, head[0].block().Time, err
+	at = head[0].block()
+	used, err = s.authorizationState(ctx, map[string]any{"blockHash": at.Hash}, payer, nonce)
+	if _, refused := errors.AsType[*CallError](err); refused { // the block was replaced, or another node of the provider has answered
+		err = s.failed("does not have the state of its last block", "check the provider of the RPC; treasury asks again by itself")
+	}
+	return used, at, err
+}
+
+// Stands reports whether a block is part of the chain, and whether it is final too.
+func (s *Submitter) Stands(ctx context.Context, n x402.Network, b Block) (part, final bool, err error) {
+	if err := s.ready(ctx, n); err != nil {
+		return false, false, err
+	}
+	all, err := s.blocks(ctx, hexutil.Uint64(b.Number), "latest", "finalized")
+	if err != nil {
+		return false, false, err
+	}
+	if all[1] == nil {
+		return false, false, s.failed("has no block", "wait until the node has synced")
+	}
+	part = all[0] != nil && all[0].Hash == b.Hash
+	return part, part && all[2] != nil && uint64(all[2].Number) >= b.Number, nil
+}
+
+// ready returns an error if n is not the network of s, or its token cannot be read.
+func (s *Submitter) ready(ctx context.Context, n x402.Network) error {
+	if n.ChainID != s.Network().ChainID {
+		return api.Errorf(api.Unavailable, "the chain of %s is not configured", n.ID())
+	}
+	return s.Verify(ctx)
 }
 
 // lookBack is the number of blocks in which a settled authorization is searched: more

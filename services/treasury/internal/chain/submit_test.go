@@ -56,8 +56,25 @@ func TestSubmits(t *testing.T) {
 			t.Errorf("afterwards: got %s, %v, want %s", got, err, hash)
 		}
 		used, at, err := s.State(t.Context(), chain.Dev, a.From, a.Nonce)
-		if !used || err != nil || time.Since(at) > time.Minute {
-			t.Errorf("state: got %t at %s, %v", used, at, err)
+		if !used || err != nil || time.Since(at.Time) > time.Minute {
+			t.Errorf("state: got %t at %+v, %v", used, at, err)
+		}
+		if part, final, err := s.Stands(t.Context(), chain.Dev, at); !part || final || err != nil {
+			t.Errorf("its block: got %t, final %t, %v", part, final, err)
+		}
+		lost := at
+		lost.Hash[0]++
+		if part, final, err := s.Stands(t.Context(), chain.Dev, lost); part || final || err != nil {
+			t.Errorf("another block: got %t, final %t, %v", part, final, err)
+		}
+		for range 40 { // 32 blocks later one is final
+			proxy.Commit()
+		}
+		if part, final, err := s.Stands(t.Context(), chain.Dev, at); !part || !final || err != nil {
+			t.Errorf("40 blocks later: got %t, final %t, %v", part, final, err)
+		}
+		if _, _, err := s.Stands(t.Context(), x402.Base, at); api.CodeOf(err) != api.Unavailable {
+			t.Errorf("on another network: got %v", err)
 		}
 		if _, ok, err := s.Transfer(t.Context(), a, sig); ok || err != nil {
 			t.Errorf("again: got %t, %v, want no transfer", ok, err)

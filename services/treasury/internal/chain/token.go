@@ -115,8 +115,12 @@ func (c *Client) BalancesAt(ctx context.Context, hash common.Hash, of ...common.
 // AuthorizationState reports whether the token has used or cancelled an authorization, as
 // of the last block. It is the answer to an unknown outcome of a payment.
 func (c *Client) AuthorizationState(ctx context.Context, from common.Address, nonce common.Hash) (bool, error) {
+	return c.authorizationState(ctx, "latest", from, nonce)
+}
+
+func (c *Client) authorizationState(ctx context.Context, at any, from common.Address, nonce common.Hash) (bool, error) {
 	var out hexutil.Bytes
-	elem, err := c.read("authorizationState", "latest", &out, from, [32]byte(nonce))
+	elem, err := c.read("authorizationState", at, &out, from, [32]byte(nonce))
 	if err != nil {
 		return false, err
 	}

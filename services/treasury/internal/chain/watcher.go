@@ -115,6 +115,10 @@ type Watcher struct {
 	Start int64
 	// Changed, which may be nil, is called after a deposit has got a state.
 	Changed func(context.Context, Deposit)
+	// Reorganized, which may be nil, is called when blocks that were read are no longer
+	// part of the chain, before the new ones are read. After an error the next pass calls
+	// it again.
+	Reorganized func(context.Context) error
 }
 
 // Pass reads the chain up to its last block, posts new deposits and reverses those whose
@@ -152,6 +156,11 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 	} else if blocks[0] == nil || blocks[0].Hash != cursor.Hash {
 		next = min(cursor.Block, heads.Final.Number+1)
 		w.Log.WarnContext(ctx, "the chain was reorganized, reading it again", "network", network, "block", cursor.Block, "from", next)
+		if w.Reorganized != nil {
+			if err := w.Reorganized(ctx); err != nil {
+				return Block{}, err
+			}
+		}
 	}
 	wallets, err := w.Store.Wallets(ctx)
 	if err != nil {

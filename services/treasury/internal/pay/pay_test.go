@@ -129,6 +129,18 @@ func (m *money) Release(_ context.Context, p *pay.Payment, _ string) error {
 	return m.end(p, "released")
 }
 
+func (m *money) Reopen(_ context.Context, p *pay.Payment, _ int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.holds[p.Undone()] != "settled" {
+		return fmt.Errorf("the hold %s is %q", p.Undone(), m.holds[p.Undone()])
+	}
+	if m.holds[p.Hold()] == "" {
+		m.holds[p.Hold()] = "held"
+	}
+	return nil
+}
+
 func (m *money) end(p *pay.Payment, how string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -191,6 +203,10 @@ func TestPays(t *testing.T) {
 		other.Body = nil
 		if _, err := p.Pay(t.Context(), other); api.CodeOf(err) != api.Conflict || api.ReasonOf(err) != api.ReasonKeyTaken {
 			t.Errorf("another request with the id: got %v", err)
+		}
+		w.later.Add(10)
+		if n, err := p.Reconcile(t.Context()); n != 0 || err != nil { // its block is final
+			t.Errorf("reconcile: got %d, %v", n, err)
 		}
 		list, err := w.store.Payments(t.Context(), "lucky", api.PaymentSettled, w.now().UnixMicro(), 10)
 		if err != nil || len(list) != 1 || !list[0].Posted || list[0].NextAt != 0 {

@@ -52,8 +52,8 @@ type Payment struct {
 	Reason      string // why it has failed or is not settled; "" otherwise
 	Answer      Answer
 
-	// Block is a block at which the chain says that the authorization is used; the zero
-	// value before that, and once it is final.
+	// Block is the block at which the chain said last that the authorization is used. The
+	// zero value is none; those of earlier releases are not compared with the chain.
 	Block    chain.Block
 	Reopened int64 // how often a reorganization of the chain has removed the settlement
 
@@ -75,7 +75,8 @@ type Answer struct {
 	Cut         bool // the body was longer than api.MaxPaidBody
 }
 
-// final reports whether no request and no reconciliation changes the state.
+// final reports whether no request changes the state, and no reconciliation unless a
+// reorganization removes the settlement.
 func (p *Payment) final() bool {
 	switch p.State {
 	case api.PaymentSettled, api.PaymentExpired, api.PaymentFailed, api.PaymentFree:
@@ -88,6 +89,14 @@ func (p *Payment) final() bool {
 // Hold returns the id of the hold in the ledger. A payment whose settlement a
 // reorganization has removed has another one.
 func (p *Payment) Hold() string { return p.holdOf(p.Reopened + 1) }
+
+// Undone returns the id of the hold before, "" if no settlement was removed.
+func (p *Payment) Undone() string {
+	if p.Reopened == 0 {
+		return ""
+	}
+	return p.holdOf(p.Reopened)
+}
 
 // holdOf returns the id of the n-th hold.
 func (p *Payment) holdOf(n int64) string {
@@ -113,6 +122,8 @@ type Store interface {
 	Payments(ctx context.Context, agent string, state api.PaymentState, before int64, limit int) ([]Payment, error)
 	// DuePayments returns the ids of payments to reconcile at a time that nobody works on.
 	DuePayments(ctx context.Context, at int64, limit int) ([]string, error)
+	// RecheckPayments makes the settled payments due at a time whose blocks are not final.
+	RecheckPayments(ctx context.Context, at int64) error
 }
 
 // Money holds the USDC of payments in the ledger. Each method may be repeated.
@@ -123,6 +134,8 @@ type Money interface {
 	Settle(ctx context.Context, p *Payment) error
 	// Release ends the hold of p, if there is one.
 	Release(ctx context.Context, p *Payment, reason string) error
+	// Reopen undoes the settlement of the hold p.Undone and holds the money again.
+	Reopen(ctx context.Context, p *Payment, expires int64) error
 }
 
 // Signer signs authorizations with the wallets of agents.
@@ -135,6 +148,9 @@ type Signer interface {
 // Chain is the access to the networks. Its errors mean that the chain did not answer.
 type Chain interface {
 	// State reports whether an authorization was used or cancelled, by the token's
-	// authorizationState, and the time of the block for which it says so.
-	State(ctx context.Context, n x402.Network, payer common.Address, nonce [32]byte) (used bool, at time.Time, err error)
+	// authorizationState, and the block for which it says so.
+	State(ctx context.Context, n x402.Network, payer common.Address, nonce [32]byte) (used bool, at chain.Block, err error)
+	// Stands reports whether a block is part of the chain, and whether it is final too: no
+	// reorganization removes it.
+	Stands(ctx context.Context, n x402.Network, b chain.Block) (part, final bool, err error)
 }

@@ -51,7 +51,14 @@ func (p *Payer) reconcile(ctx context.Context, id string) (ended bool, err error
 	}
 	w := &work{Payer: p, Payment: stored}
 	defer w.leave(ctx)
+	if w.State == api.PaymentSettled && w.Posted {
+		return false, w.confirm(ctx)
+	}
 	if !w.final() {
+		if err := w.again(ctx); err != nil {
+			w.later()
+			return false, err
+		}
 		if err := w.decide(ctx); err != nil {
 			w.later()
 			return false, err
@@ -86,9 +93,9 @@ func (w *work) decide(ctx context.Context) error {
 	case err != nil:
 		return err
 	case used:
-		w.Reason = ""
+		w.Reason, w.Block = "", at
 		return w.save(ctx, api.PaymentSettled)
-	case at.Unix() > w.ValidBefore+expiryMargin:
+	case at.Time.Unix() > w.ValidBefore+expiryMargin:
 		return w.save(ctx, api.PaymentExpired)
 	}
 	return nil
@@ -102,6 +109,9 @@ func (w *work) post(ctx context.Context) {
 		return
 	}
 	err := failpoint.Do(ctx, failpoint.TreasuryPayPost, func(ctx context.Context) error {
+		if err := w.again(ctx); err != nil {
+			return err
+		}
 		if w.State == api.PaymentSettled {
 			return w.o.Money.Settle(ctx, &w.Payment)
 		}
@@ -113,4 +123,7 @@ func (w *work) post(ctx context.Context) {
 		return
 	}
 	w.Posted, w.NextAt = true, 0 // stored when the claim ends
+	if w.State == api.PaymentSettled && w.Block.Number > 0 {
+		w.later()
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/safehttp"
 	"github.com/anima-run/anima/pkg/wait"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -140,7 +141,7 @@ func (w *work) received(ctx context.Context, a *reply) error {
 	if !refused {
 		w.Answer = a.answer()
 	}
-	used, _, err := w.state(ctx)
+	used, at, err := w.state(ctx)
 	switch {
 	case err != nil:
 		w.Reason = "the chain does not answer"
@@ -153,7 +154,7 @@ func (w *work) received(ctx context.Context, a *reply) error {
 	}
 	state := api.PaymentUnknown
 	if err == nil && used {
-		state, w.NextAt = api.PaymentSettled, w.o.Now().UnixMicro()
+		state, w.Block, w.NextAt = api.PaymentSettled, at, w.o.Now().UnixMicro()
 	} else if ok && receipt.Success {
 		w.NextAt = w.o.Now().Add(recheck).UnixMicro() // the block may not have arrived here
 	}
@@ -200,7 +201,7 @@ func clip(s string) string {
 }
 
 // state asks the chain whether the authorization was used.
-func (w *work) state(ctx context.Context) (used bool, at time.Time, err error) {
+func (w *work) state(ctx context.Context) (used bool, at chain.Block, err error) {
 	n, ok := w.o.Networks.Find(w.Network)
 	if !ok {
 		return false, at, fmt.Errorf("the network %s is not configured", w.Network)

@@ -24,6 +24,8 @@ func testAssets(t *testing.T, each eachEngine) {
 		"reversals":              reversals,
 		"reversal of a purchase": reversedPurchase,
 		"debts":                  debts,
+		"undone settlements":     undone,
+		"undone is one payment":  undoneIsOne,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

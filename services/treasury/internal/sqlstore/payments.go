@@ -130,6 +130,12 @@ func (s *Store) Payments(ctx context.Context, agent string, state api.PaymentSta
 		" and ($3 = '' or state = $3) order by created_at desc, id limit $4", before, agent, string(state), limit)
 }
 
+// RecheckPayments implements [pay.Store].
+func (s *Store) RecheckPayments(ctx context.Context, at int64) error {
+	_, err := s.db.ExecContext(ctx, "update payments set next_at = $1 where next_at > $1 and state = 'settled'", at)
+	return err
+}
+
 // DuePayments implements [pay.Store].
 func (s *Store) DuePayments(ctx context.Context, at int64, limit int) ([]string, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (id string, err error) {

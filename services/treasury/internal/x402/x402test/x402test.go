@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"fmt"
+	"math/big"
 	"net/http"
 	"sync"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/ethereum/go-ethereum/crypto"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -82,7 +84,10 @@ type Chain struct {
 	mu        sync.Mutex
 	balances  map[common.Address]api.Micros
 	used      map[string]string // hash of the transaction by payer and nonce
+	done      []x402.Authorization
 	transfers int
+	fork      int64 // number of reorganizations
+	open      bool  // blocks are not final
 	failing   error
 	lost      bool // the next transfer is executed; its answer is lost
 }
@@ -134,10 +139,43 @@ func (c *Chain) Used(_ context.Context, payer common.Address, nonce [32]byte) (b
 }
 
 // State implements the chain of a payer.
-func (c *Chain) State(_ context.Context, _ x402.Network, payer common.Address, nonce [32]byte) (bool, time.Time, error) {
+func (c *Chain) State(_ context.Context, _ x402.Network, payer common.Address, nonce [32]byte) (bool, chain.Block, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.used[id(payer, nonce)] != "", c.Clock(), c.failing
+	return c.used[id(payer, nonce)] != "", chain.Block{Number: 1, Hash: c.hash(), Time: c.Clock()}, c.failing
+}
+
+func (c *Chain) hash() common.Hash { return common.BigToHash(big.NewInt(c.fork + 1)) }
+
+// Stands implements the chain of a payer. Blocks are final unless Open was called.
+func (c *Chain) Stands(_ context.Context, _ x402.Network, b chain.Block) (part, final bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	part = b.Hash == c.hash()
+	return part, part && !c.open, c.failing
+}
+
+// Open sets whether the blocks are not final.
+func (c *Chain) Open(open bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open = open
+}
+
+// Reorganize replaces all blocks, with the transfers or without.
+func (c *Chain) Reorganize(keep bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fork++
+	if keep {
+		return
+	}
+	for _, a := range c.done {
+		c.balances[a.From] += a.Value
+		c.balances[a.To] -= a.Value
+		delete(c.used, id(a.From, a.Nonce))
+	}
+	c.done = nil
 }
 
 // Transferred implements the chain of a facilitator.
@@ -159,6 +197,7 @@ func (c *Chain) Transfer(_ context.Context, a x402.Authorization, s x402.Signatu
 		return fmt.Sprintf("0x%064x", 0xdead), false, nil
 	default:
 		c.transfers++
+		c.done = append(c.done, a)
 		c.used[key] = fmt.Sprintf("0x%064x", c.transfers)
 		c.balances[a.From] -= a.Value
 		c.balances[a.To] += a.Value
