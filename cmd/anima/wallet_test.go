@@ -136,3 +136,27 @@ func TestWalletCommands(t *testing.T) {
 	m.fails(exitUsage, "", []string{"ledger", "reconcile", "--accept", "because"}, "needs an agent")
 	m.fails(exitUsage, "", []string{"wallet", "fund", "lucky", "0"}, "zero")
 }
+
+// TestRefusedRunBuysCredits checks that a run whose model call costs more than the agent
+// has, at a tier at which treasury buys nothing by itself, has credits bought and goes on;
+// and that it ends as before when the wallet is empty.
+func TestRefusedRunBuysCredits(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	m.born("Rich") // one dollar: the tier is normal
+	m.cli("model", "set-price", "anima-sim-1", "--in", "500", "--out", "500")
+	if r := m.run("", "session", "send", "rich", "hello"); r.code != exitFailed || !strings.Contains(r.err, "anima agent fund rich 5") {
+		t.Fatalf("without USDC: exit %d\n%s%s\nwant a run that cannot pay", r.code, r.out, r.err)
+	}
+	m.cli("wallet", "fund", "rich", "6")
+	end := asked[api.LoopEnd](m, "session", "send", "rich", "are you there?")
+	if !end.Success || end.Turns != 1 {
+		t.Errorf("with USDC: got %+v, want one turn", end)
+	}
+	ps := asked[api.Payments](m, "payment", "list", "rich").Payments
+	b := asked[[]api.Balance](m, "ledger", "balance", "rich")[0]
+	if len(ps) != 1 || ps[0].Amount != 5*api.Dollar || b.USDC != api.Dollar || b.Available >= 6*api.Dollar || b.Available < api.Dollar {
+		t.Errorf("got %d payments and %+v, want credits for 5 dollars, less the cost of the call", len(ps), b)
+	}
+}

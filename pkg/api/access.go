@@ -31,6 +31,7 @@ func accessOf(o Owner) Access {
 			Calls: []Message{
 				OpenAccount{},
 				GetBalance{},
+				TriggerTopUp{},
 				GetSpent{},    // for a turn that ends without a completion
 				SignMessage{}, // only the previous release, which sends messages itself
 				SetSchedule{},
@@ -69,7 +70,7 @@ func accessOf(o Owner) Access {
 		}
 	case Heartbeat:
 		return Access{
-			Calls: []Message{ListKeys{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},
+			Calls: []Message{ListKeys{}, TriggerTopUp{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},
 			Keys: []string{LeaseKey(">"), WakeKeys},
 		}
 	case Social:

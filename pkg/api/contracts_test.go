@@ -263,6 +263,10 @@ func Contracts() []Contract {
 		{Transfer{ID: "t-1", From: "lucky", To: "bob", Amount: Cent, Memo: "thanks"}, posted},
 		{TopUp{ID: "m-1", Agent: "lucky", USD: 5}, TopUpState{ID: "m-1", Agent: "lucky", USD: 5, State: "done", Before: 20 * Cent, After: 520 * Cent}},
 		{
+			TriggerTopUp{Agent: "lucky", Cause: "loop: a run was refused", Refused: true, Missing: 2 * Dollar},
+			TopUpTriggered{Agent: "lucky", Bought: true, Credits: 520 * Cent},
+		},
+		{
 			SignReturn{ID: "b-1", Child: "bob", Amount: Cent},
 			ReturnCredits{ID: "b-1", Child: "bob", Amount: Cent, ValidAfter: 1, ValidBefore: 3600, Signature: "0x01"},
 		},

@@ -100,6 +100,7 @@ func Messages() []Message {
 		Deposit{},
 		Transfer{},
 		TopUp{},
+		TriggerTopUp{},
 		SignReturn{},
 		ReturnCredits{},
 		ListEntries{},

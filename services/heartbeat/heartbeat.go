@@ -23,6 +23,7 @@ import (
 type Config struct {
 	Lease   time.Duration `env:"lease" help:"how long the lease of the clock is valid: after a crash of its holder, another replica fires due entries when the lease has expired; at least 1s"`
 	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
+	Topups  time.Duration `env:"topup_every" help:"how often treasury is asked to buy credits for agents that are critical or dead; at least 1s"`
 }
 
 // Validate returns an error for a setting that cannot work.
@@ -30,11 +31,14 @@ func (c *Config) Validate() error {
 	if c.Lease < bus.MinTTL {
 		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", c.Lease, bus.MinTTL)
 	}
+	if c.Topups < time.Second {
+		return fmt.Errorf("ANIMA_HEARTBEAT_TOPUP_EVERY is %s: use at least 1s", c.Topups)
+	}
 	return nil
 }
 
 // Service is the heartbeat service for a host.
-var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour}, sqlstore.Migrations(), run)
+var Service = host.Define("heartbeat", Config{Lease: 5 * time.Second, History: 30 * 24 * time.Hour, Topups: 5 * time.Minute}, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)
@@ -65,6 +69,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		}),
 	}
 	h.kick = clock.kick
+	top := &topups{every: cfg.Topups, store: store, leads: clock.leading.Load, bus: env.Bus, log: env.Log}
 	h.routes(env.HTTP)
 	// The previous release has the durable heartbeat-agent_state. It is not deleted: its
 	// messages are in the stream anyway, and if that release is installed again, it
@@ -89,5 +94,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(relay.Run),
 		bus.Go(changes.Run),
 		bus.Go(clock.run),
+		bus.Go(top.run),
 	)
 }

@@ -169,6 +169,19 @@ func (s clients) Spent(ctx context.Context, agent, turn string) (api.Spent, erro
 	return bus.Call[api.Spent](ctx, s.bus, api.GetSpent{Agent: agent, Turn: turn, Category: api.CategoryInference})
 }
 
+// topupTimeout is the time that treasury takes for a purchase, 8 s, plus time for its answer.
+const topupTimeout = 10 * time.Second
+
+// TopUp implements engine.Topups. In most installations there is no seller of credits, and
+// treasury refuses at once.
+func (s clients) TopUp(ctx context.Context, agent string) bool {
+	within, cancel := context.WithTimeout(ctx, topupTimeout)
+	defer cancel()
+	defer bus.Within(ctx, topupTimeout)()
+	got, err := bus.Call[api.TopUpTriggered](within, s.bus, api.TriggerTopUp{Agent: agent, Cause: "loop: a model call was refused", Refused: true})
+	return err == nil && got.Bought
+}
+
 // Claim implements engine.Inbox.
 func (s clients) Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error) {
 	in, err := failpoint.Value(ctx, failpoint.LoopInboxClaim, func(ctx context.Context) (api.Inbox, error) {

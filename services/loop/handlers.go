@@ -179,7 +179,7 @@ func (h *handlers) openEngine(env *host.Env, souls *soul.Keeper) error {
 	h.running = tel.running
 	h.engine = &engine.Engine{
 		Store: timedStore{h.store}, Journal: h.locks.Journal, Router: h.clients, Policy: policyClient{executor.NewKeys(env.Bus), env.Bus},
-		Inbox: h.clients, Treasury: h.clients, Queue: h.queue, Alarms: h.clients, Outputs: h.outputs, Tools: h.tools.tools, Toolbox: h.servers,
+		Inbox: h.clients, Treasury: h.clients, Topups: h.clients, Queue: h.queue, Alarms: h.clients, Outputs: h.outputs, Tools: h.tools.tools, Toolbox: h.servers,
 		Context: engine.Context{
 			Store: h.store, Models: &models{bus: env.Bus, now: env.Now}, Memory: h.memories.memory,
 			Sources:   slices.Concat([]engine.Source{souls}, skill.Sources(), []engine.Source{&goal.Source{Store: h.store}}, notes.Sources()),

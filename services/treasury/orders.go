@@ -14,6 +14,7 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/conway"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/orders"
+	"github.com/anima-run/anima/services/treasury/internal/topup"
 )
 
 // Times of orders. An order without a clear answer is repeated until orderLife, which is
@@ -92,10 +93,10 @@ func (o *outside) order(ctx context.Context, w orders.Order) (string, error) {
 // stored, and the hold is settled or released. With again it looks first whether an
 // earlier attempt was executed. An error means that the order is still pending.
 func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders.Order, error) {
-	h, err := o.ledger.Hold(ctx, ledger.HoldRequest{
-		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Session: w.Session, Turn: w.Turn, By: w.By,
-		ExpiresAt: time.UnixMicro(w.CreatedAt).Add(orderLife).UnixMicro(), Parent: bus.TraceParent(ctx),
-	})
+	h, err := o.holdPrice(ctx, w)
+	if api.ReasonOf(err) == api.ReasonInsufficient && o.boughtFor(ctx, w) {
+		h, err = o.holdPrice(ctx, w)
+	}
 	switch {
 	case api.CodeOf(err) == api.Denied, api.CodeOf(err) == api.NotFound:
 		return o.end(ctx, w, orders.Refused, api.Wire(err).Message, nil, false)
@@ -121,6 +122,33 @@ func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders
 		return o.end(ctx, w, orders.Refused, api.Wire(conway.Explain(err)).Message, nil, true)
 	}
 	return w, conway.Explain(err)
+}
+
+func (o *outside) holdPrice(ctx context.Context, w orders.Order) (ledger.HoldState, error) {
+	return o.ledger.Hold(ctx, ledger.HoldRequest{
+		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Session: w.Session, Turn: w.Turn, By: w.By,
+		ExpiresAt: time.UnixMicro(w.CreatedAt).Add(orderLife).UnixMicro(), Parent: bus.TraceParent(ctx),
+	})
+}
+
+// boughtFor buys the credits that the agent lacks for an order, if its wallet can pay, and
+// reports whether the price can be held now. If the process dies, the order is still
+// pending and is continued with the same question.
+func (o *outside) boughtFor(ctx context.Context, w orders.Order) bool {
+	if !o.topups.on() {
+		return false
+	}
+	b, err := o.ledger.Balance(ctx, w.Agent)
+	if err != nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, triggerTime)
+	defer cancel()
+	bought, why, err := o.topups.Trigger(ctx, topup.Need{Agent: w.Agent, Cause: "order of a " + string(w.Kind), Refused: true, Missing: w.Price - b.Available})
+	if err != nil || !bought {
+		o.log.InfoContext(ctx, "no credits bought for an order", "order", w.ID, "agent", w.Agent, "why", why, "err", err)
+	}
+	return err == nil && bought
 }
 
 // end stores the end of an order and pays it. If the payment fails, it is made by

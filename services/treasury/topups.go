@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -31,7 +32,9 @@ func openTopups(h *handlers, store topup.Store, kick <-chan struct{}) *topups {
 }
 
 // on reports whether credits can be bought.
-func (t *topups) on() bool { return t.cfg.TopupURL != "" && t.link != nil && t.payer != nil }
+func (t *topups) on() bool {
+	return t != nil && t.cfg.TopupURL != "" && t.link != nil && t.payer != nil
+}
 
 // noSeller is the error of a purchase where no seller or no chain is configured.
 func noSeller() error {
@@ -100,6 +103,31 @@ func (t *topups) buy(ctx context.Context, p topup.Purchase) (topup.Purchase, err
 		return p, api.Errorf(api.Invalid, "the id of the purchase has %d bytes: use 1 to 120", len(p.ID))
 	}
 	return t.Buy(ctx, p)
+}
+
+// triggerTime limits a triggered purchase, and the wait for another one of the agent. A
+// caller waits 10 s for the answer of a request.
+const triggerTime = 8 * time.Second
+
+// trigger buys credits for an agent that another service has found in need of them. If the
+// process dies, the purchase is stored and [topups.watch] continues it; the caller asks
+// again or learns from the balance.
+func (t *topups) trigger(ctx context.Context, m api.TriggerTopUp) (api.TopUpTriggered, error) {
+	switch {
+	case !t.on():
+		return api.TopUpTriggered{}, noSeller()
+	case m.Cause == "" || len(m.Cause) > 60 || m.Missing < 0:
+		return api.TopUpTriggered{}, &api.Error{Code: api.Invalid, Message: "the cause or the amount of the request is not valid", Next: "give a cause of 1 to 60 bytes and an amount of 0 or more"}
+	}
+	agent := strings.ToLower(m.Agent)
+	ctx, cancel := context.WithTimeout(ctx, triggerTime)
+	defer cancel()
+	bought, why, err := t.Trigger(ctx, topup.Need{Agent: agent, Cause: m.Cause, Refused: m.Refused, Missing: m.Missing})
+	if err != nil {
+		return api.TopUpTriggered{}, err
+	}
+	credits, err := t.credits(ctx, agent)
+	return api.TopUpTriggered{Agent: agent, Bought: bought, Credits: credits, Why: why}, err
 }
 
 // tool executes topup_credits. The key of the call is the id of the purchase, so a

@@ -176,6 +176,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.getEconomics, 4),
 		bus.Reply(h.signMessage),
 		bus.Reply(h.topups.topUp),
+		bus.Reply(h.topups.trigger),
 		bus.Reply(h.signReturn),
 		bus.Reply(h.returnCredits),
 		bus.Reply(h.pay),

@@ -31,6 +31,9 @@ type Store interface {
 
 	// HasAgent reports whether a state of the agent was ever stored.
 	HasAgent(ctx context.Context, agent string) (bool, error)
+	// Poor returns at most limit agents whose state says that they cannot pay, critical or
+	// dead, by id.
+	Poor(ctx context.Context, limit int) ([]string, error)
 	// SetSchedule replaces the schedule of an agent by checked entries. An existing entry
 	// keeps Last and Runs, and also Next unless its cron expression changed.
 	SetSchedule(ctx context.Context, agent string, entries []Entry) error

@@ -145,8 +145,21 @@ func agents(t *testing.T, open open) {
 	see(t, s, dead, false)
 	see(t, s, sleeping("a", 3), false) // older: ignored
 	see(t, s, sleeping("a", 4), false) // the same state again
-	see(t, s, sleeping("a", 5), true)  // no longer dead
+	critical := sleeping("b", 1)
+	critical.State = api.StateCritical
+	see(t, s, critical, true)
+	see(t, s, sleeping("c", 1), true)
+	poor := func(limit int, want ...string) {
+		t.Helper()
+		got, err := s.Poor(t.Context(), limit)
+		ok(t, err)
+		diff(t, "agents that cannot pay", want, got)
+	}
+	poor(9, "a", "b")
+	poor(1, "a")
+	see(t, s, sleeping("a", 5), true) // no longer dead
 	see(t, s, sleeping("a", 6), false)
+	poor(9, "b")
 }
 
 // many stores the states of many agents in one call, in any order.

@@ -103,6 +103,12 @@ func scanState(row sqldb.Scanner) (a schedule.Agent, err error) {
 // their text, which depends on the number.
 const abreast = 32
 
+// Poor implements [schedule.Store].
+func (s *Store) Poor(ctx context.Context, limit int) ([]string, error) {
+	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (id string, err error) { return id, row.Scan(&id) },
+		"select id from agents where state in ($1, $2) order by id limit $3", string(api.StateCritical), string(api.StateDead), limit)
+}
+
 // HasAgent implements [schedule.Store].
 func (s *Store) HasAgent(ctx context.Context, agent string) (bool, error) {
 	var n int64

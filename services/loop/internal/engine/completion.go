@@ -25,6 +25,11 @@ func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) 
 		return err
 	}
 	c, settling, err := e.requestCompletion(ctx, s, ev, id, m)
+	// The call is made once more, under its id: a refused call has no attempt. An owner that
+	// stops in between leaves a purchase that treasury completes.
+	if api.ReasonOf(err) == api.ReasonInsufficient && e.Topups != nil && e.Topups.TopUp(ctx, s.agent.ID) {
+		c, settling, err = e.requestCompletion(ctx, s, ev, id, m)
+	}
 	if api.ReasonOf(err) == api.ReasonTooLong && m.smaller() {
 		// The router chose a model with a smaller window, or its token count differs.
 		if err = m.fit(ctx, e, s, id); err == nil {

@@ -23,6 +23,7 @@ type Engine struct {
 	Policy   Policy
 	Inbox    Inbox
 	Treasury Treasury
+	Topups   Topups // nil: no credits are bought
 	Queue    Queue
 	Alarms   Alarms
 	Outputs  Outputs

@@ -389,6 +389,44 @@ func TestSleep(t *testing.T) {
 	}
 }
 
+// TestToppedUp checks that a run that is refused for lack of credits asks for a top-up
+// once, continues if credits were bought, and ends otherwise.
+func TestToppedUp(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		refused     int // model calls
+		sold        bool
+		calls, asks int
+		success     bool
+	}{
+		"not refused":              {0, true, 1, 0, true},
+		"bought":                   {1, true, 2, 1, true},
+		"not bought":               {1, false, 1, 1, false},
+		"bought and refused again": {2, true, 2, 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := world()
+			calls, asks := 0, 0
+			w.Treasury.Sells = func() bool { asks++; return tt.sold }
+			w.Router.Script = func(api.Complete) (api.Completion, error) {
+				if calls++; calls <= tt.refused {
+					return api.Completion{}, &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "cannot pay"}
+				}
+				return says("paid"), nil
+			}
+			turns, end := run(t, w, command)
+			if calls != tt.calls || asks != tt.asks || end.Success != tt.success || len(turns) != 1 {
+				t.Errorf("got %d calls, %d requests, %+v; want %d, %d, success %t in one turn", calls, asks, end, tt.calls, tt.asks, tt.success)
+			}
+			want := map[bool]int{true: 1}[tt.success] // a run that cannot pay has nothing to replay
+			if n, err := w.Replay(t.Context(), command.Session, command.Run); err != nil || n != want {
+				t.Errorf("replay: got %d turns, %v; want %d", n, err, want)
+			}
+		})
+	}
+}
+
 func TestCannotPay(t *testing.T) {
 	t.Parallel()
 	w := world()

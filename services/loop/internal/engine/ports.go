@@ -237,6 +237,14 @@ type Treasury interface {
 	Spent(ctx context.Context, agent, turn string) (api.Spent, error)
 }
 
+// Topups has credits bought for an agent whose model call was refused for lack of credits.
+type Topups interface {
+	// TopUp reports whether credits were bought, now or a moment ago, so that the call may
+	// be made again. A failure is not an error of the run: it ends as it does without
+	// credits.
+	TopUp(ctx context.Context, agent string) bool
+}
+
 // Events publishes events that are not in a journal. Post returns at once; Wait returns
 // when all posted events are stored. Repeated posts with the same id are one event.
 type Events interface {

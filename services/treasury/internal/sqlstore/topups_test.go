@@ -106,6 +106,78 @@ func TestTopups(t *testing.T) {
 				t.Error("credits were bought on an unknown balance")
 			}
 		},
+		"triggered": func(t *testing.T, m *market, s *sqlstore.Store) {
+			a, ctx := m.actor(s), t.Context()
+			trigger := func(what string, n topup.Need, bought bool, usdc api.Micros) {
+				t.Helper()
+				n.Agent, n.Cause, m.now = "lucky", "test", m.now.Add(time.Second)
+				got, why, err := a.Trigger(ctx, n)
+				if got != bought || err != nil || m.usdc != usdc || !got && why == "" {
+					t.Errorf("%s: got %t, %q, %v and %s of USDC; want %t and %s", what, got, why, err, m.usdc, bought, usdc)
+				}
+			}
+			m.credits, m.usdc = api.Dollar, 40*api.Dollar
+			trigger("not at a low tier", topup.Need{}, false, 40*api.Dollar)
+			trigger("refused", topup.Need{Refused: true}, true, 35*api.Dollar)
+			trigger("again within a minute", topup.Need{Refused: true}, true, 35*api.Dollar) // those credits may be new for the caller
+			m.now = m.now.Add(topup.Cooldown)
+			trigger("what covers the need", topup.Need{Refused: true, Missing: 6 * api.Dollar}, true, 10*api.Dollar)
+			m.now = m.now.Add(topup.Cooldown)
+			trigger("more than the wallet has", topup.Need{Refused: true, Missing: 26 * api.Dollar}, false, 10*api.Dollar)
+			m.credits = 10 * api.Cent
+			m.fails = []error{api.Errorf(api.Denied, "sold out")}
+			if _, _, err := a.Trigger(ctx, topup.Need{Agent: "lucky", Cause: "test"}); api.CodeOf(err) != api.Denied {
+				t.Errorf("refused by the seller: got %v, want Denied", err)
+			}
+			trigger("after the refusal of the seller", topup.Need{}, false, 10*api.Dollar)
+			m.now = m.now.Add(topup.Cooldown)
+			trigger("at a low tier", topup.Need{}, true, 5*api.Dollar)
+			m.usdc = 4 * api.Dollar
+			m.now = m.now.Add(topup.Cooldown)
+			trigger("too little USDC", topup.Need{Refused: true}, false, 4*api.Dollar)
+			m.unknown = api.Errorf(api.Unavailable, "rpc down")
+			if _, _, err := a.Trigger(ctx, topup.Need{Agent: "lucky", Refused: true}); api.CodeOf(err) != api.Unavailable {
+				t.Errorf("unknown balance: got %v, want Unavailable", err)
+			}
+			if _, _, err := a.Trigger(ctx, topup.Need{Agent: "lucky", Refused: true, Missing: 2501 * api.Dollar}); api.CodeOf(err) != api.Invalid {
+				t.Errorf("more than is sold: got %v, want Invalid", err)
+			}
+		},
+		"triggered at the same time": func(t *testing.T, m *market, s *sqlstore.Store) {
+			m.gate = make(chan struct{})
+			var all sync.WaitGroup
+			for range 8 {
+				a := m.actor(s)
+				all.Go(func() {
+					if bought, why, err := a.Trigger(t.Context(), topup.Need{Agent: "lucky", Cause: "test", Refused: true}); !bought || err != nil {
+						t.Errorf("got %t, %q, %v; want that the one purchase counts for all", bought, why, err)
+					}
+				})
+			}
+			m.gate <- struct{}{} // a purchase is open
+			close(m.gate)
+			all.Wait()
+			if len(m.paid) != 1 || m.credits != 510*api.Cent {
+				t.Errorf("got %d payments and %s, want one", len(m.paid), m.credits)
+			}
+			m.gate = make(chan struct{})
+			m.now = m.now.Add(topup.Cooldown)
+			all.Go(func() { _, _ = buy(m.actor(s), "slow", 5) })
+			for open := 0; open == 0; { // until the purchase is open; its payment waits
+				all, err := s.OpenTopups(t.Context(), 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				open = len(all)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if _, _, err := m.actor(s).Trigger(ctx, topup.Need{Agent: "lucky", Cause: "test", Refused: true}); err == nil {
+				t.Error("a purchase that does not end: got no error")
+			}
+			close(m.gate)
+			all.Wait()
+		},
 		"one in flight": func(t *testing.T, m *market, s *sqlstore.Store) {
 			m.gate = make(chan struct{})
 			results := make(chan error, 16)

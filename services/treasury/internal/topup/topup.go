@@ -84,18 +84,28 @@ type Actor struct{ Options }
 // the last purchases had no effect), Unavailable (a balance is not known, the cooldown, or
 // no clear answer).
 func (a *Actor) Buy(ctx context.Context, p Purchase) (Purchase, error) {
+	p, _, err := a.buy(ctx, p)
+	return p, err
+}
+
+// buy is Buy. It also returns the last purchase of the agent that ended before this one
+// began, the zero value if there was none.
+func (a *Actor) buy(ctx context.Context, p Purchase) (_, last Purchase, _ error) {
 	if !api.IsTopup(p.USD) {
-		return p, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("credits are not sold for $%d", p.USD), Next: fmt.Sprintf("use one of %v", api.TopupUSD())}
+		return p, last, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("credits are not sold for $%d", p.USD), Next: fmt.Sprintf("use one of %v", api.TopupUSD())}
 	}
 	usdc, err := a.USDC(ctx, p.Agent)
 	if err != nil {
-		return p, unknown("USDC", err)
+		return p, last, unknown("USDC", err)
 	}
 	if p.Before, err = a.Credits(ctx, p.Agent); err != nil {
-		return p, unknown("credits", err)
+		return p, last, unknown("credits", err)
 	}
 	p.State, p.CreatedAt = Open, a.Now().UnixMicro()
 	stored, err := a.Store.BeginTopup(ctx, p, func(open *Purchase, ended []Purchase) error {
+		if len(ended) > 0 {
+			last = ended[0]
+		}
 		if err := a.allowed(p, open, ended); err != nil {
 			return err
 		}
@@ -109,11 +119,12 @@ func (a *Actor) Buy(ctx context.Context, p Purchase) (Purchase, error) {
 	})
 	switch {
 	case err != nil:
-		return p, err
+		return p, last, err
 	case stored.Agent != p.Agent || stored.USD != p.USD:
-		return stored, &api.Error{Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the id belongs to another purchase"}
+		return stored, last, &api.Error{Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the id belongs to another purchase"}
 	}
-	return a.finish(ctx, stored)
+	p, err = a.finish(ctx, stored)
+	return p, last, err
 }
 
 func unknown(what string, err error) error {

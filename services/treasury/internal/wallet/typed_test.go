@@ -21,7 +21,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// typedVectors is the format of testdata/typed.json: EIP-712 hashes and signatures of
+// typedVectors is the format of testdata/vectors.json: EIP-712 hashes and signatures of
 // another implementation, made with a key that is public on purpose.
 type typedVectors struct {
 	PrivateKey string `json:"private_key"`
@@ -60,7 +60,7 @@ func (d vectorDomain) typed() apitypes.TypedDataDomain {
 
 func readTyped(t testing.TB) *typedVectors {
 	t.Helper()
-	text, err := os.ReadFile("testdata/typed.json")
+	text, err := os.ReadFile("testdata/vectors.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (s *shelf) AddWallet(_ context.Context, agent string, w Wallet) (Wallet, er
 // testN is the smallest scrypt cost: tests need the format, not the strength.
 const testN = 2
 
-// vectors is the format of testdata/social.json (docs/reference/treasury.md, Test vectors):
+// vectors is the format of testdata/vectors.json (docs/reference/treasury.md, Test vectors):
 // signatures of another implementation, made with a key that is public on purpose.
 type vectors struct {
 	PrivateKey string `json:"private_key"`
@@ -74,7 +74,7 @@ type vectors struct {
 
 func TestSignsAsTheReference(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/social.json")
+	text, err := os.ReadFile("testdata/vectors.json")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -156,7 +156,16 @@ type Treasury struct {
 	// in progress; nil: no call is in progress.
 	Settling func() (api.Spent, bool)
 
+	// Sells returns whether a top-up brings credits; nil: none does.
+	Sells func() bool
+
 	router *Router // charges the calls
+}
+
+// TopUp implements engine.Topups.
+func (t *Treasury) TopUp(ctx context.Context, _ string) bool {
+	sold, _ := result(ctx, "topup", func() (bool, error) { return t.Sells != nil && t.Sells(), nil })
+	return sold
 }
 
 // Spent implements engine.Treasury.

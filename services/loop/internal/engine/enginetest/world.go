@@ -136,7 +136,7 @@ func (w *World) Engine() (*engine.Engine, engine.Events) {
 	tracer := noop.NewTracerProvider().Tracer("")
 	store := gatedStore{w.Store}
 	e := &engine.Engine{
-		Store: store, Journal: w.Journal, Router: w.Router, Policy: w.Policy, Inbox: w.Inbox, Treasury: w.Treasury, Queue: w.Queue, Alarms: w.Alarms,
+		Store: store, Journal: w.Journal, Router: w.Router, Policy: w.Policy, Inbox: w.Inbox, Treasury: w.Treasury, Topups: w.Treasury, Queue: w.Queue, Alarms: w.Alarms,
 		Outputs: w.Outputs, Tools: tools, Now: w.Now, Tracer: tracer, Attempts: w.Attempts, Observe: engine.Unobserved{},
 		Ending: func(context.Context, int64) {},
 		Root: func(ctx context.Context, _ api.Run, _ engine.Agent, id string, _ *engine.Past) (context.Context, trace.Span) {
