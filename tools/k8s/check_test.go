@@ -151,7 +151,7 @@ func TestNoSecretIsCommitted(t *testing.T) {
 // add to it; and components that change all objects.
 var order = []string{
 	"secrets-external", "secrets-sops", "postgres-cnpg", "postgres-external", "tls-cert-manager", "jaeger", "otel-collector",
-	"autoscale-hpa", "autoscale-keda", "monitoring", "ingress-gateway-api", "ingress-gateway-api/jaeger", "hardening", "spread-strict", "pull-always",
+	"chain", "autoscale-hpa", "autoscale-keda", "monitoring", "ingress-gateway-api", "ingress-gateway-api/jaeger", "hardening", "spread-strict", "pull-always",
 }
 
 // either lists pairs of components that exclude each other.
