@@ -108,6 +108,29 @@ func (c *catalog) faults() []string {
 	return all
 }
 
+// exists reports whether a name may be that of a model or of a class of models. For one that
+// is not, it reads the lists again, at most every [listAgain]. While the list of a provider
+// cannot be read, any name may be one of it.
+func (c *catalog) exists(ctx context.Context, id string) bool {
+	if c.names(id) {
+		return true
+	}
+	c.mu.Lock()
+	recent := c.now().Sub(c.last) < listAgain
+	c.mu.Unlock()
+	if recent {
+		return false
+	}
+	c.refreshFor(ctx)
+	return c.names(id)
+}
+
+func (c *catalog) names(id string) bool {
+	now := c.current.Load()
+	return model.IsClass(id) || now.Registry.Find(id) != nil || len(c.faults()) > 0 ||
+		slices.ContainsFunc(now.unused, func(m model.Model) bool { return m.ID == id })
+}
+
 // usable reports whether any model can be called.
 func (c *catalog) usable() bool {
 	return slices.ContainsFunc(c.Registry().All(), func(m model.Model) bool { return m.Unusable() == "" && c.configured(m.Provider) })

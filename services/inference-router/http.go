@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
 
+	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/surface"
 )
 
@@ -74,8 +76,10 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	out.end(answer, err, func(err error) { refuse(w, d, err) })
 }
 
-// httpRequest returns the call of an HTTP request. See
-// [handlers.tierOf] for the tier.
+// httpRequest returns the call of an HTTP request. See [handlers.tierOf] for the tier. A
+// model that is not registered is an error: the caller has misspelled it, and would pay for
+// another one. The model of an agent is a preference instead, because its AGENT.md is kept
+// while models come and go.
 func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest, error) {
 	agent, caller := r.Header.Get(headerAgent), host.CallerOf(r.Context())
 	if agent == "" && caller.Operator() {
@@ -91,6 +95,12 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 		return callRequest{}, &api.Error{
 			Code: api.Invalid, Message: "the request does not name the agent that pays",
 			Next: "send its id in the header " + headerAgent + ", or as the user of the request",
+		}
+	}
+	if !h.models.exists(r.Context(), in.Model) {
+		return callRequest{}, &api.Error{
+			Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no model %.80q", in.Model),
+			Next: "name a model of GET /v1/models, or a class of models: " + strings.Join(model.Classes(), ", "),
 		}
 	}
 	key := r.Header.Get(headerKey)

@@ -467,6 +467,34 @@ func TestSurfaceInput(t *testing.T) {
 	}
 }
 
+// TestSurfaceUnknownModel checks the error of each protocol for a model that does not
+// exist, and that nothing is paid.
+func TestSurfaceUnknownModel(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	w := withBalances(t, start(t, p, nil))
+	for path, want := range map[string]string{
+		"/v1/chat/completions":   `"type":"invalid_request_error","param":null,"code":"model_not_found"`,
+		"/v1/responses":          `"type":"invalid_request_error","param":null,"code":"model_not_found"`,
+		"/anthropic/v1/messages": `"type":"not_found_error"`,
+	} {
+		for _, stream := range []string{"false", "true"} {
+			status, body := post(t, w, path, `{"model":"mm","max_tokens":9,"stream":`+stream+`,"messages":[{"role":"user","content":"hi"}],"input":"hi"}`, "Anima-Agent", "lucky")
+			if status != http.StatusNotFound || !strings.Contains(body, want) || !strings.Contains(body, `there is no model \"mm\"`) || !strings.Contains(body, "GET /v1/models") {
+				t.Errorf("%s, stream %s: got %d %s, want 404 with %s", path, stream, status, body, want)
+			}
+		}
+	}
+	if n := p.calls.Load(); n != 0 {
+		t.Errorf("got %d calls of the provider, want 0", n)
+	}
+	for _, class := range []string{"fast", "cheap", "reasoning"} {
+		if status, body := post(t, w, "/v1/chat/completions", `{"model":"`+class+`","messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky"); status != http.StatusOK {
+			t.Errorf("the class %s: got %d %s, want an answer", class, status, body)
+		}
+	}
+}
+
 // TestSurfaceKey checks that a repeated request with the same key gets the stored answer.
 func TestSurfaceKey(t *testing.T) {
 	t.Parallel()

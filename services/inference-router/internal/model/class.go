@@ -1,6 +1,11 @@
 package model
 
-import "github.com/anima-run/anima/pkg/api"
+import (
+	"maps"
+	"slices"
+
+	"github.com/anima-run/anima/pkg/api"
+)
 
 // The classes of models, which a call may request instead of a model: groups of comparable
 // models of several providers (docs/reference/inference-router.md, Classes).
@@ -60,3 +65,6 @@ func Groq() []Model {
 	}
 	return []Model{groq("llama-3.3-70b-versatile", 590_000, 790_000, 8192), groq("llama-3.1-8b-instant", 50_000, 80_000, 4096)}
 }
+
+// Classes returns the names of the classes, sorted.
+func Classes() []string { return slices.Sorted(maps.Keys(classes)) }

@@ -165,6 +165,8 @@ func openAIError(status int, err error) any {
 		o.Type, code = "insufficient_quota", reason
 	case reason == api.ReasonTooLong:
 		o.Type, code = "invalid_request_error", "context_length_exceeded"
+	case status == http.StatusNotFound && reason == api.ReasonNoModel:
+		o.Type, code = "invalid_request_error", "model_not_found"
 	case reason == api.ReasonNoModel:
 		code = "model_not_found"
 	case status == http.StatusTooManyRequests:
