@@ -494,6 +494,16 @@ Examples:
   anima wallet restore lucky lucky.json
   age -d lucky.age | anima wallet restore lucky -`,
 
+		"wallet rotate": `Treasury makes another key, moves the USDC of the present wallet to it on the chain, and then
+uses it. It is refused while payments of the agent are in flight. The earlier key stays
+stored, encrypted: anima wallet backup AGENT --address EARLIER. The agent signs its messages
+with the new key, so peers see another address. If the command ends without an answer, repeat
+it with --address: it continues (docs/runbooks/rotate-keys.md).
+
+Examples:
+  anima wallet rotate lucky
+  anima wallet rotate lucky --address 0x6EC62a1bb463eACc06f43054851B0D56A6afb00F`,
+
 		"chain": `Fails if treasury has no chain. On the dev chain of anima up, the command starts the chain.
 
 Examples:

@@ -19,6 +19,7 @@ type walletCmd struct {
 	Fund    walletFundCmd    `cmd:"" help:"Give USDC of the dev chain to the wallet of an agent."`
 	Backup  walletBackupCmd  `cmd:"" help:"Write the wallet of an agent to a file, encrypted."`
 	Restore walletRestoreCmd `cmd:"" help:"Store the wallet of an agent that has none, from a backup."`
+	Rotate  walletRotateCmd  `cmd:"" help:"Give an agent another wallet, and move its USDC there."`
 }
 
 type walletShowCmd struct {
@@ -31,7 +32,7 @@ func (c walletShowCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) writeWallet(w io.Writer, v api.WalletState) {
-	fields(w, "agent", v.Agent, "address", v.Address, "network", cmp.Or(v.Network, "none: treasury has no chain"))
+	fields(w, "agent", v.Agent, "address", v.Address, "earlier", strings.Join(v.Earlier, " "), "network", cmp.Or(v.Network, "none: treasury has no chain"))
 	switch {
 	case v.Network == "":
 	case !v.Known:
@@ -86,13 +87,14 @@ func (c walletFundCmd) Run(ctx context.Context, a *app) error {
 }
 
 type walletBackupCmd struct {
-	Agent string `arg:"" help:"The agent." predictor:"agent"`
-	File  string `short:"f" help:"The new file; without it the backup is written to the standard output." placeholder:"FILE"`
+	Agent   string `arg:"" help:"The agent." predictor:"agent"`
+	Address string `help:"The address of an earlier wallet of the agent, which was rotated." placeholder:"ADDRESS"`
+	File    string `short:"f" help:"The new file; without it the backup is written to the standard output." placeholder:"FILE"`
 }
 
 // Run writes the keystore itself, in the format that other wallets read too.
 func (c walletBackupCmd) Run(ctx context.Context, a *app) error {
-	v, err := ask[api.WalletBackup](ctx, a, api.BackupWallet{Agent: strings.ToLower(c.Agent)})
+	v, err := ask[api.WalletBackup](ctx, a, api.BackupWallet{Agent: strings.ToLower(c.Agent), Address: c.Address})
 	if err != nil {
 		return err
 	}
@@ -130,4 +132,30 @@ func (c walletRestoreCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, req, func(w io.Writer, v api.Account) {
 		fmt.Fprintf(w, "the wallet of %s is %s\n", v.Agent, v.Address)
 	})
+}
+
+type walletRotateCmd struct {
+	Agent   string `arg:"" help:"The agent." predictor:"agent"`
+	Address string `help:"The address of the wallet to replace; default is that of the present one. A repeated command with it rotates once." placeholder:"ADDRESS"`
+}
+
+func (c walletRotateCmd) Run(ctx context.Context, a *app) error {
+	req := api.RotateWallet{Agent: strings.ToLower(c.Agent), Address: c.Address}
+	if req.Address == "" {
+		v, err := ask[api.WalletState](ctx, a, api.GetWallet{Agent: req.Agent})
+		if err != nil {
+			return err
+		}
+		req.Address = v.Address
+	}
+	err := show(ctx, a, req, func(w io.Writer, v api.RotatedWallet) {
+		fmt.Fprintf(w, "the wallet of %s is %s, and was %s\n", v.Agent, v.Address, v.Earlier)
+		if v.Moved > 0 {
+			fmt.Fprintf(w, "%s of USDC moved in %s\n", v.Moved, v.Tx)
+		}
+	})
+	if api.CodeOf(err) == api.Unavailable && c.Address == "" {
+		fmt.Fprintf(a.Err, "repeat with --address %s: it rotates once\n", req.Address)
+	}
+	return err
 }

@@ -160,3 +160,29 @@ func TestRefusedRunBuysCredits(t *testing.T) {
 		t.Errorf("got %d payments and %+v, want credits for 5 dollars, less the cost of the call", len(ps), b)
 	}
 }
+
+// TestWalletRotation checks that an agent signs its messages with its next wallet, that all
+// services learn the address, and that the command is safe to repeat.
+func TestWalletRotation(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	nova := m.born("Nova")
+	was := asked[api.Agent](m, "agent", "get", "lucky").Address
+	m.cli("wallet", "fund", "lucky", "2")
+	out := m.cli("wallet", "rotate", "lucky")
+	now := asked[api.RotatedWallet](m, "wallet", "rotate", "lucky", "--address", was)
+	if now.Address == was || !strings.Contains(out, now.Address) || !strings.Contains(out, "$2.00 of USDC moved in 0x") {
+		t.Fatalf("rotate: got %q and then %+v, want another wallet with the USDC", out, now)
+	}
+	m.outputWhen(now.Address, "agent", "get", "lucky")
+	m.outputWhen("earlier        "+was, "wallet", "show", "lucky")
+	m.cli("session", "send", "lucky", "tell "+nova.Address+" hello from the new wallet")
+	m.outputWhen(now.Address, "social", "inbox", "nova")
+	m.cli("session", "send", "nova", "tell "+now.Address+" hello to the new wallet")
+	m.outputWhen("hello to the new wallet", "social", "inbox", "lucky")
+	m.fails(exitConflict, "", []string{"wallet", "rotate", "nova", "--address", was}, "the wallet of nova is "+nova.Address)
+	if out := m.cli("wallet", "backup", "lucky", "--address", was); !strings.Contains(out, strings.ToLower(was[2:])) {
+		t.Errorf("backup of the earlier wallet: got %q", out)
+	}
+}

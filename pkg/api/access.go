@@ -59,7 +59,7 @@ func accessOf(o Owner) Access {
 				ListSocialTools{},
 				CallSocialTool{},
 			},
-			Consumes: []Message{TierChanged{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
+			Consumes: []Message{TierChanged{}, WalletChanged{}, LoopEnd{}, GoalCreated{}, GoalChanged{}},
 			Keys:     []string{LockKey("*"), WakeKeys, LeaseKey("goal.*")},
 			Objects:  []string{Outputs},
 		}

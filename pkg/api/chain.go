@@ -26,7 +26,10 @@ type GetWallet struct {
 type WalletState struct {
 	Agent   string `json:"agent"`
 	Address string `json:"address"`
-	Network string `json:"network,omitempty"` // "" if treasury has no chain
+	// Earlier are the addresses of wallets that [RotateWallet] has replaced. What is sent to
+	// them is the agent's, in the ledger; treasury does not spend it.
+	Earlier []string `json:"earlier,omitempty"`
+	Network string   `json:"network,omitempty"` // "" if treasury has no chain
 	// Known is false while the balance was never read; then OnChain is 0 and means
 	// nothing. A stale balance is the last one that was read.
 	Known     bool   `json:"known"`
@@ -118,6 +121,9 @@ type ResolveFreeze struct {
 // is at a remote signer).
 type BackupWallet struct {
 	Agent string `json:"agent"`
+	// Address is that of an earlier wallet of the agent, which [RotateWallet] has replaced;
+	// "": the present one.
+	Address string `json:"address,omitempty"`
 }
 
 // WalletBackup is a wallet as it is stored: the key is encrypted with the passphrase of
@@ -136,6 +142,36 @@ type RestoreWallet struct {
 	Keystore string `json:"keystore"`
 }
 
+// RotateWallet gives an agent another wallet. The USDC of the present one moves to it, and
+// the key of the present one stays stored, encrypted, for [BackupWallet]. While the wallet
+// is rotated, no payment of the agent is signed. A repeated request, also after a crash,
+// continues the rotation or returns its result. The answer is a [RotatedWallet]. Errors:
+// NotFound, Conflict (Address is not that of the present wallet, or payments of the agent
+// are in flight), Denied (the key is at a remote signer, the USDC is frozen), Unavailable
+// (the chain does not answer; repeat the request).
+type RotateWallet struct {
+	Agent   string `json:"agent"`
+	Address string `json:"address"` // of the wallet that is replaced
+}
+
+// RotatedWallet is the result of a [RotateWallet].
+type RotatedWallet struct {
+	Agent   string `json:"agent"`
+	Earlier string `json:"earlier"` // address that was replaced
+	Address string `json:"address"`
+	Moved   Micros `json:"moved,omitempty"` // USDC that this request has moved
+	Tx      string `json:"tx,omitempty"`    // its transaction
+}
+
+// WalletChanged is published when an agent has got another wallet. A reader asks for the
+// present address with [OpenAccount], because events may arrive late.
+type WalletChanged struct {
+	Agent   string `json:"agent"`
+	Earlier string `json:"earlier"`
+	Address string `json:"address"`
+	At      int64  `json:"at"`
+}
+
 // The implementations of [Message] by the types of this file.
 
 func (GetChain) Subject() Subject        { return request(Treasury, "get_chain") }
@@ -145,3 +181,5 @@ func (ReconcileLedger) Subject() Subject { return request(Treasury, "reconcile_l
 func (ResolveFreeze) Subject() Subject   { return request(Treasury, "resolve_freeze") }
 func (BackupWallet) Subject() Subject    { return request(Treasury, "backup_wallet") }
 func (RestoreWallet) Subject() Subject   { return request(Treasury, "restore_wallet") }
+func (RotateWallet) Subject() Subject    { return request(Treasury, "rotate_wallet") }
+func (m WalletChanged) Subject() Subject { return event(Treasury, "wallet_changed", m.Agent) }

@@ -308,6 +308,8 @@ func Contracts() []Contract {
 		{ResolveFreeze{Agent: "lucky", Note: "moved by hand"}, wallet},
 		{BackupWallet{Agent: "lucky"}, WalletBackup{Agent: "lucky", Address: adr, Keystore: `{"version":3}`}},
 		{RestoreWallet{Agent: "lucky", Keystore: `{"version":3}`}, Account{Agent: "lucky", Address: adr}},
+		{RotateWallet{Agent: "lucky", Address: adr}, RotatedWallet{Agent: "lucky", Earlier: adr, Address: "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", Moved: Dollar, Tx: "0x01"}},
+		{WalletChanged{Agent: "lucky", Earlier: adr, Address: "0x70997970C51812dc3A010C7d01b50e0d17dc79C8", At: at}, nil},
 		{GetPayment{ID: "p1"}, Payment{ID: "p1", Agent: "lucky", Method: "GET", URL: "https://api.example.com/", State: PaymentFree, Status: 200, CreatedAt: 1, UpdatedAt: 2}},
 		{
 			ListPayments{Agent: "lucky", State: PaymentUnknown, Before: 1, Limit: 2},

@@ -122,6 +122,8 @@ func Messages() []Message {
 		ResolveFreeze{},
 		BackupWallet{},
 		RestoreWallet{},
+		RotateWallet{},
+		WalletChanged{},
 		GetPayment{},
 		ListPayments{},
 		PostedBatch{},

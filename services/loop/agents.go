@@ -26,7 +26,7 @@ const checkEvery = 5 * time.Second
 func (h *handlers) agentRoutes() []bus.Route {
 	return []bus.Route{
 		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.deleteAgent),
-		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent), bus.On(h.tierChanged),
+		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent), bus.On(h.tierChanged), bus.On(h.walletChanged),
 	}
 }
 
@@ -188,6 +188,28 @@ func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	err := h.checkBalance(ctx, m.Agent)
 	if api.CodeOf(err) == api.NotFound {
 		return nil // an account without an agent
+	}
+	return err
+}
+
+// walletChanged stores the present address of an agent and announces it. It asks treasury
+// for the address, because events may arrive late; a replica of treasury that answers with
+// the address before the rotation is asked again.
+func (h *handlers) walletChanged(ctx context.Context, m api.WalletChanged) error {
+	account, err := bus.Call[api.Account](ctx, h.bus, api.OpenAccount{Agent: m.Agent})
+	if err != nil {
+		return err
+	}
+	if account.Address == m.Earlier {
+		return &api.Error{Code: api.Unavailable, Message: "treasury answers with the earlier address", Next: "no action is needed: the message is redelivered", RetryAfter: 2000}
+	}
+	changed, err := h.store.SetAddress(ctx, m.Agent, account.Address, h.now().UnixMicro())
+	if api.CodeOf(err) == api.NotFound {
+		return nil // an account without an agent
+	}
+	if changed {
+		h.relay.Wake()
+		h.log.InfoContext(ctx, "agent has another wallet", "agent", m.Agent, "address", account.Address)
 	}
 	return err
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// directory finds the agent with an address, "" if there is none. The address is in any
-// case.
+// directory finds agents by the addresses of their wallets, and the other way round.
 type directory interface {
+	// AgentAt returns the agent with an address, in any case, and "" if there is none.
 	AgentAt(ctx context.Context, address string) (string, error)
+	// Earlier returns the addresses of the wallets that an agent had.
+	Earlier(ctx context.Context, agent string) ([]string, error)
 }
 
 // addressOf returns the address of an account, EIP-55: that of the agent's wallet, or the

@@ -167,8 +167,8 @@ func (c *onchain) spendable(ctx context.Context, agent string) error {
 	}
 }
 
-// guarded is a signer that signs no payment for a frozen agent, and none while the token
-// on the chain is not the known one or cannot be read.
+// guarded is a signer that signs no payment for a frozen agent or one whose wallet is being
+// rotated, and none while the token on the chain is not the known one or cannot be read.
 type guarded struct {
 	wallet.Signer
 
@@ -194,6 +194,9 @@ func (g guarded) SignTransaction(ctx context.Context, agent string, tx *types.Tr
 }
 
 func (g guarded) check(ctx context.Context, agent string) error {
+	if err := g.settled(ctx, agent); err != nil {
+		return err
+	}
 	if err := g.chain.spendable(ctx, agent); err != nil {
 		return err
 	}
@@ -201,6 +204,25 @@ func (g guarded) check(ctx context.Context, agent string) error {
 		return err
 	}
 	return g.chain.client.Verify(ctx)
+}
+
+// settled returns an error while the wallet of an agent is rotated, and makes the signer
+// read one again that another replica has rotated.
+func (g guarded) settled(ctx context.Context, agent string) error {
+	stored, rotating, err := g.chain.store.Rotating(ctx, agent)
+	if err != nil {
+		return err
+	}
+	if rotating {
+		return &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonBusy, Message: fmt.Sprintf("the wallet of agent %.40q is being rotated", agent),
+			Next: "wait for its end; after a crash an operator repeats anima wallet rotate " + agent, RetryAfter: 5000,
+		}
+	}
+	if known, err := g.Address(ctx, agent); err == nil && known != stored {
+		g.Forget(agent)
+	}
+	return nil
 }
 
 // usdcLedger posts deposits of USDC. It implements [chain.Ledger].

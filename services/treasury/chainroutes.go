@@ -9,6 +9,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/treasury/internal/chain"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
 // shownDeposits is the number of deposits in a [api.WalletState].
@@ -46,7 +47,11 @@ func (h *handlers) getWallet(ctx context.Context, m api.GetWallet) (api.WalletSt
 	if err != nil {
 		return api.WalletState{}, err
 	}
-	w := api.WalletState{Agent: m.Agent, Address: address, Ledger: b.USDC + b.USDCHeld - b.USDCDebt, Held: b.USDCHeld}
+	earlier, err := h.directory.Earlier(ctx, m.Agent)
+	if err != nil {
+		return api.WalletState{}, err
+	}
+	w := api.WalletState{Agent: m.Agent, Address: address, Earlier: earlier, Ledger: b.USDC + b.USDCHeld - b.USDCDebt, Held: b.USDCHeld}
 	if h.chain.ready() != nil {
 		return w, nil
 	}
@@ -142,8 +147,17 @@ func (h *handlers) resolveFreeze(ctx context.Context, m api.ResolveFreeze) (api.
 	return h.getWallet(ctx, api.GetWallet{Agent: m.Agent})
 }
 
+// backupWallet returns the present wallet of an agent, or an earlier one by its address.
 func (h *handlers) backupWallet(ctx context.Context, m api.BackupWallet) (api.WalletBackup, error) {
-	w, err := h.wallets.Backup(ctx, m.Agent)
+	name := m.Agent
+	if m.Address != "" {
+		if present, err := h.wallets.Address(ctx, m.Agent); err != nil {
+			return api.WalletBackup{}, err
+		} else if earlier := common.HexToAddress(m.Address).Hex(); earlier != present {
+			name = wallet.Retired(m.Agent, earlier)
+		}
+	}
+	w, err := h.wallets.Backup(ctx, name)
 	return api.WalletBackup{Agent: m.Agent, Address: w.Address, Keystore: w.Keystore}, err
 }
 

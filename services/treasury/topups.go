@@ -84,6 +84,14 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	if err != nil {
 		return err
 	}
+	// A purchase that is continued after a rotation keeps the address that it was begun with.
+	begun, err := t.payments.Payment(ctx, "topup/"+id)
+	switch {
+	case err == nil:
+		at = begun.URL
+	case api.CodeOf(err) != api.NotFound:
+		return err
+	}
 	_, err = t.fetch(ctx, pay.Request{
 		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Parent: bus.TraceParent(ctx),
 	})

@@ -100,6 +100,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	defer closeWallets()
+	plain := wallets
 	onchain, err := newOnchain(env, cfg, store, tel)
 	if err != nil {
 		return err
@@ -146,6 +147,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		onchain.watcher.Reorganized = h.payer.Recheck
 	}
 	h.topups = openTopups(h, store, low)
+	turning := &rotations{handlers: h, store: store, plain: plain, alone: db.Engine == sqldb.SQLite, wake: relay.Wake, kick: kick}
 
 	// The writer runs until the routes have ended, because requests in progress need it.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -189,11 +191,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Reply(h.resolveFreeze),
 		bus.Reply(h.backupWallet),
 		bus.Reply(h.restoreWallet, 1),
+		bus.Reply(turning.rotate, 1),
 		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
 		bus.Go(h.reconcile),
 		bus.Go(h.outside.reconcile),
 		bus.Go(h.topups.watch),
+		bus.Go(turning.follow),
 		bus.Go(relay.Run),
 		bus.Go(feed.Run),
 	}

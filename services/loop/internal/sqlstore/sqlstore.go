@@ -106,6 +106,28 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 	})
 }
 
+// SetAddress changes the address of an agent and announces it, and returns false if it has
+// the address. Errors: NotFound.
+func (s *Store) SetAddress(ctx context.Context, id, address string, at int64) (bool, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (changed bool, err error) {
+		var was string
+		err = tx.QueryRowContext(ctx, `select address from agents where id = $1 and deleted_at = 0`+s.db.ForUpdate(), id).Scan(&was)
+		if err != nil || was == address {
+			return false, missing(err, noAgent(id))
+		}
+		tx.Queue(ctx, `update agents set address = $2, state_seq = state_seq + 1, updated_at = $3 where id = $1`, id, address, at)
+		a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
+		if err != nil {
+			return false, err
+		}
+		c := api.AgentChanged{Agent: id, Name: a.Name, Address: a.Address, Previous: a.State, State: a.State, Reason: a.Reason, SleepUntil: a.SleepUntil, At: at}
+		if c.Seq, err = sqldb.One[int64](ctx, tx, `select state_seq from agents where id = $1`, id); err != nil {
+			return false, err
+		}
+		return true, announce(ctx, tx, &c)
+	})
+}
+
 // announce adds a change of an agent's state to the outbox.
 func announce(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged) error {
 	return outbox.Add(ctx, tx, "agent_state/"+c.Agent+"/"+strconv.FormatInt(c.Seq, 10), *c)

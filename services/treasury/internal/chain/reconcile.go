@@ -1,10 +1,10 @@
 package chain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +12,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
 // Books is what the ledger says about the USDC of an agent.
@@ -23,10 +25,10 @@ type Books struct {
 	Frozen   bool
 }
 
-// Account compares the ledger with the chain for one agent.
+// Account compares the ledger with the chain for one agent and all its wallets.
 type Account struct {
 	Agent      string
-	Address    common.Address
+	Address    common.Address // of the present wallet
 	Ledger     api.Micros
 	Chain      api.Micros
 	Held       api.Micros
@@ -44,7 +46,7 @@ type Report struct {
 
 // ReconcileStore is the persistence of a [Reconciler].
 type ReconcileStore interface {
-	Wallets(ctx context.Context) (map[common.Address]string, error)
+	Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error)
 	// Books returns the books of an agent. Errors: NotFound.
 	Books(ctx context.Context, network, agent string) (Books, error)
 	// Freeze stores that an agent's books differ from the chain, unless it is frozen.
@@ -91,40 +93,47 @@ func (r *Reconciler) Run(ctx context.Context, at Block, agent string) (Report, e
 		return report, err
 	}
 	var addresses []common.Address
-	for a, owner := range wallets {
-		if agent == "" || agent == owner {
-			addresses = append(addresses, a)
+	own := map[string][]common.Address{} // by agent, the present wallet first
+	for a, o := range wallets {
+		if agent != "" && agent != o.Agent {
+			continue
+		}
+		addresses = append(addresses, a)
+		if own[o.Agent] = append(own[o.Agent], a); !o.Next && !o.Retired {
+			n := len(own[o.Agent]) - 1
+			own[o.Agent][0], own[o.Agent][n] = a, own[o.Agent][0]
 		}
 	}
 	if agent != "" && len(addresses) == 0 {
 		return report, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("agent %.40q has no wallet", agent), Next: "anima agent list shows the agents"}
 	}
-	slices.SortFunc(addresses, func(a, b common.Address) int { return cmp.Compare(wallets[a], wallets[b]) })
-	for len(addresses) > 0 {
-		part := addresses[:min(len(addresses), balancesAtOnce)]
-		addresses = addresses[len(part):]
+	chain := map[string]api.Micros{} // of all wallets of an agent
+	for part := range slices.Chunk(addresses, balancesAtOnce) {
 		balances, err := r.Client.BalancesAt(ctx, at.Hash, part...)
 		if err != nil {
 			return report, err
 		}
 		for i, a := range part {
-			account, err := r.compare(ctx, at, wallets[a], a, balances[i])
-			if err != nil {
-				return report, err
-			}
-			report.Accounts = append(report.Accounts, account)
+			chain[wallets[a].Agent] += balances[i]
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		account, err := r.compare(ctx, at, name, own[name], chain[name])
+		if err != nil {
+			return report, err
+		}
+		report.Accounts = append(report.Accounts, account)
 	}
 	return report, nil
 }
 
-func (r *Reconciler) compare(ctx context.Context, at Block, agent string, address common.Address, chain api.Micros) (Account, error) {
+func (r *Reconciler) compare(ctx context.Context, at Block, agent string, wallets []common.Address, chain api.Micros) (Account, error) {
 	network := r.Client.Network().Name
 	b, err := r.Store.Books(ctx, network, agent)
 	if err != nil {
 		return Account{}, err
 	}
-	a := Account{Agent: agent, Address: address, Ledger: b.Total, Chain: chain, Held: b.Held, Frozen: b.Frozen}
+	a := Account{Agent: agent, Address: wallets[0], Ledger: b.Total, Chain: chain, Held: b.Held, Frozen: b.Frozen}
 	a.Difference = unexplained(b, chain)
 	if a.Difference == 0 {
 		delete(r.suspects, agent)
@@ -136,8 +145,12 @@ func (r *Reconciler) compare(ctx context.Context, at Block, agent string, addres
 		first = at.Number - scanBlocks
 	}
 	if first <= at.Number {
-		if a.Used, err = r.Client.AuthorizationsUsed(ctx, first, at.Number, address); err != nil {
-			return a, err
+		for _, w := range wallets {
+			used, err := r.Client.AuthorizationsUsed(ctx, first, at.Number, w)
+			if err != nil {
+				return a, err
+			}
+			a.Used = append(a.Used, used...)
 		}
 	}
 	now := r.Now()
@@ -153,7 +166,7 @@ func (r *Reconciler) compare(ctx context.Context, at Block, agent string, addres
 		return a, err
 	}
 	a.Frozen = true
-	r.Log.ErrorContext(ctx, "the ledger and the chain differ: the USDC of the agent is frozen", "agent", agent, "address", address,
+	r.Log.ErrorContext(ctx, "the ledger and the chain differ: the USDC of the agent is frozen", "agent", agent, "address", a.Address,
 		"ledger", a.Ledger, "chain", a.Chain, "difference", a.Difference, "block", at.Number, "authorizations", len(a.Used))
 	if r.Frozen != nil {
 		r.Frozen(ctx, a)

@@ -11,6 +11,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
 // State is how sure the chain is of a deposit.
@@ -69,8 +71,9 @@ type Cursor struct {
 // Store is the persistence of a watcher. It must be safe for concurrent use, also by
 // several processes.
 type Store interface {
-	// Wallets returns the agents by the addresses of their wallets.
-	Wallets(ctx context.Context) (map[common.Address]string, error)
+	// Wallets returns the owners of wallets by their addresses, those that agents have, had
+	// and get by a rotation.
+	Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error)
 	// ChainCursor returns the cursor of a network; ok is false before the first.
 	ChainCursor(ctx context.Context, network string) (c Cursor, ok bool, err error)
 	// SetChainCursor replaces the cursor was, nil for none. Errors: Conflict if it is
@@ -197,7 +200,7 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 }
 
 // see stores the transfers to wallets in a range of blocks.
-func (w *Watcher) see(ctx context.Context, first, last uint64, wallets map[common.Address]string) error {
+func (w *Watcher) see(ctx context.Context, first, last uint64, wallets map[common.Address]wallet.Owner) error {
 	addresses := make([]common.Address, 0, len(wallets))
 	for a := range wallets {
 		addresses = append(addresses, a)
@@ -214,8 +217,12 @@ func (w *Watcher) see(ctx context.Context, first, last uint64, wallets map[commo
 			key := Key{Tx: t.Tx, Wallet: t.To}
 			n := seen[key]
 			seen[key]++
-			if key.Ordinal = n; t.Value > 0 {
-				if err := w.put(ctx, key, t, wallets[t.To]); err != nil {
+			// A rotation moves the USDC of an agent to its next wallet: that is no deposit.
+			// Nothing else is paid to that wallet by an earlier one, which signs no payments.
+			to, from := wallets[t.To], wallets[t.From]
+			moved := from.Agent == to.Agent && t.From != t.To && !to.Retired && (to.Next || from.Retired)
+			if key.Ordinal = n; t.Value > 0 && !moved {
+				if err := w.put(ctx, key, t, to.Agent); err != nil {
 					return err
 				}
 			}

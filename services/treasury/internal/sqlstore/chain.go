@@ -10,17 +10,20 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
-// Wallets implements [chain.Store]. Wallets of treasury itself have a name with a colon.
-func (s *Store) Wallets(ctx context.Context) (map[common.Address]string, error) {
-	type row struct{ agent, address string }
+// Wallets implements [chain.Store].
+func (s *Store) Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error) {
+	type row struct{ name, address string }
 	rows, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (w row, err error) {
-		return w, r.Scan(&w.agent, &w.address)
-	}, "select agent, address from wallets where agent <> '' and agent not like '%:%'")
-	all := make(map[common.Address]string, len(rows))
+		return w, r.Scan(&w.name, &w.address)
+	}, "select agent, address from wallets")
+	all := make(map[common.Address]wallet.Owner, len(rows))
 	for _, w := range rows {
-		all[common.HexToAddress(w.address)] = w.agent
+		if o, ok := wallet.OwnerOf(w.name); ok {
+			all[common.HexToAddress(w.address)] = o
+		}
 	}
 	return all, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
@@ -29,13 +30,76 @@ func (s *Store) AddWallet(ctx context.Context, agent string, w wallet.Wallet) (w
 	return s.Wallet(ctx, agent)
 }
 
-// AgentAt returns the agent whose wallet has an address, in any case, and "" if there is
-// none.
+// AgentAt returns the agent that has, had or gets a wallet with an address, in any case,
+// and "" if there is none.
 func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
-	var agent string
-	err := s.db.QueryRowContext(ctx, "select agent from wallets where lower(address) = lower($1) and agent <> '' order by agent limit 1", address).Scan(&agent)
+	var name string
+	err := s.db.QueryRowContext(ctx, "select agent from wallets where lower(address) = lower($1) and agent <> '' order by agent limit 1", address).Scan(&name)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return "", nil
 	}
-	return agent, err
+	if o, ok := wallet.OwnerOf(name); ok {
+		return o.Agent, err
+	}
+	return name, err
+}
+
+// Rotating returns the address of an agent's stored wallet, and whether a rotation of it is
+// in progress.
+func (s *Store) Rotating(ctx context.Context, agent string) (address string, rotating bool, err error) {
+	type row struct{ name, address string }
+	rows, err := sqldb.All(ctx, s.db, func(r sqldb.Scanner) (w row, err error) { return w, r.Scan(&w.name, &w.address) },
+		"select agent, address from wallets where agent in ($1, $2)", agent, wallet.Next(agent))
+	for _, w := range rows {
+		if w.name == agent {
+			address = w.address
+		} else {
+			rotating = true
+		}
+	}
+	return address, rotating, err
+}
+
+// Earlier returns the addresses of the wallets that an agent had.
+func (s *Store) Earlier(ctx context.Context, agent string) ([]string, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (address string, err error) { return address, r.Scan(&address) },
+		"select address from wallets where agent = $1 || address order by address", wallet.Retired(agent, ""))
+}
+
+// RetiredWallets returns the names of all wallets that agents had.
+func (s *Store) RetiredWallets(ctx context.Context) ([]string, error) {
+	return sqldb.All(ctx, s.db, func(r sqldb.Scanner) (name string, err error) { return name, r.Scan(&name) },
+		"select agent from wallets where agent like 'retired:%'")
+}
+
+// EndRotation makes the wallet of a rotation in progress that of its agent, retires the one
+// with the address was, and announces the change, in one transaction. It does nothing if no
+// rotation is in progress.
+func (s *Store) EndRotation(ctx context.Context, agent, was string, announce func(ctx context.Context, tx *sqldb.Tx, to string) error) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		var to string
+		err := tx.QueryRowContext(ctx, "select address from wallets where agent = $1"+tx.ForUpdate(), wallet.Next(agent)).Scan(&to)
+		if errors.Is(err, sqldb.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, c := range [][3]string{{wallet.Retired(agent, was), agent, was}, {agent, wallet.Next(agent), to}} {
+			res, err := tx.ExecContext(ctx, "update wallets set agent = $1 where agent = $2 and address = $3", c[0], c[1], c[2])
+			if err != nil {
+				return err
+			}
+			if n, err := res.RowsAffected(); err != nil || n != 1 {
+				return errors.Join(err, api.Errorf(api.Conflict, "the wallet of agent %.40q has changed", agent))
+			}
+		}
+		return announce(ctx, tx, to)
+	})
+}
+
+// DropRotation removes the wallet of a rotation in progress, which nothing was sent to.
+func (s *Store) DropRotation(ctx context.Context, agent string) error {
+	_, err := s.db.ExecContext(ctx, "delete from wallets where agent = $1", wallet.Next(agent))
+	return err
 }

@@ -29,6 +29,11 @@ type Signer interface {
 	// Restore stores a wallet from a backup for an agent that has none. Errors: Invalid,
 	// Conflict; Denied as by Backup.
 	Restore(ctx context.Context, agent, keystore string) (address string, err error)
+	// Renew returns a new wallet that no agent has and that is not stored. Errors: Denied as
+	// by Backup.
+	Renew() (Wallet, error)
+	// Forget makes the signer read the wallet of an agent from the store again.
+	Forget(agent string)
 	// SignMessage signs a social message: EIP-191 over its canonical string, as 0x and 65
 	// bytes in hex with v 27 or 28. Errors: NotFound, Invalid, Unavailable.
 	SignMessage(ctx context.Context, agent, to, content, signedAt string) (Signed, error)

@@ -25,6 +25,7 @@ const (
 	Refuses Mode = "refuses"
 	Hangs   Mode = "hangs"
 	Lies    Mode = "lies"
+	Forgets Mode = "forgets" // receipts; everything else works
 )
 
 // Proxy is a dev chain behind a proxy.
@@ -99,6 +100,14 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Chain.ServeHTTP(answer, r)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(bytes.Replace(answer.Body.Bytes(), []byte(`"result":"0x539"`), []byte(`"result":"0x1"`), 1)) // 0x539 is 1337
+	case Forgets:
+		body, err := io.ReadAll(r.Body)
+		if err != nil || bytes.Contains(body, []byte("eth_getTransactionReceipt")) {
+			http.Error(w, "down", http.StatusBadGateway)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		p.Chain.ServeHTTP(w, r)
 	case Works:
 		p.Chain.ServeHTTP(w, r)
 	}
