@@ -373,3 +373,36 @@ func TestKnowledge(t *testing.T) {
 		}
 	})
 }
+
+// TestOffersAreRecalled tests that the price of a paid request, in the first line of the
+// answer of x402_fetch as treasury writes it (TestDescribesPayments there), becomes a fact that is
+// recalled, with the host of the seller and the mark of content from outside.
+func TestOffersAreRecalled(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		store := withAda(t, db, t.TempDir())
+		world := apptest.Start(t, apptest.Options{})
+		replica(t, world.Conn, store, 20*time.Millisecond, nil)
+		cmd := enginetest.Command("ada", "r1")
+		rec := enginetest.Record(cmd, 1)
+		rec.Turn.Calls[0].Tool, rec.Turn.Calls[0].Arguments = "x402_fetch", []byte(`{"url":"https://api.weather.example/today?key=secret"}`)
+		rec.Turn.Calls[0].Result = "HTTP 200 OK from api.weather.example, the price was $0.01, paid in USDC on eip155:8453 to 0x1111111111111111111111111111111111111111\n\n" +
+			`{"sky":"clear"}`
+		if err := store.Persist(t.Context(), rec, enginetest.Input(cmd), enginetest.End(cmd, 1)); err != nil {
+			t.Fatal(err)
+		}
+		inMemory(t, store)
+		recalled, err := bus.Call[api.Recalled](t.Context(), world.Bus, api.RecallMemory{Agent: "ada", Query: "what does the weather API cost?"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"- financial/pricing:", "api.weather.example", "the price was $0.01", "[outside]"} {
+			if !strings.Contains(recalled.Text, want) {
+				t.Errorf("recalled:\n%s\nwant %q in it", recalled.Text, want)
+			}
+		}
+		if strings.Contains(recalled.Text, "secret") {
+			t.Errorf("recalled:\n%s\nwant it without the query of the address", recalled.Text)
+		}
+	})
+}
