@@ -13,7 +13,7 @@ import (
 
 // Limits of a round of top-ups.
 const (
-	poorAgents  = 1000 // the most agents in one round; the next round begins with the first again
+	poorAgents  = 1000 // the most agents in one round; the next round goes on after them
 	roundOfPoor = time.Minute
 )
 
@@ -26,6 +26,7 @@ type topups struct {
 	leads func() bool // this replica has the clock
 	bus   *bus.Bus
 	log   *slog.Logger
+	after string // last agent of the previous round, "" if it was the last of all
 }
 
 // run makes a round in each interval until ctx ends. A round that fails or is lost with
@@ -42,7 +43,7 @@ func (t *topups) run(ctx context.Context) error {
 func (t *topups) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, roundOfPoor)
 	defer cancel()
-	agents, err := t.store.Poor(ctx, poorAgents)
+	agents, err := t.store.Poor(ctx, t.after, poorAgents)
 	if err != nil && ctx.Err() == nil {
 		t.log.WarnContext(ctx, "agents that cannot pay not read, retrying", "err", err)
 	}
@@ -56,5 +57,9 @@ func (t *topups) round(ctx context.Context) {
 		case got.Bought:
 			t.log.InfoContext(ctx, "credits bought for an agent that could not pay", "agent", agent, "credits", got.Credits)
 		}
+		t.after = agent
+	}
+	if err == nil && len(agents) < poorAgents {
+		t.after = ""
 	}
 }

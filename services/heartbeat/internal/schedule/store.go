@@ -32,8 +32,8 @@ type Store interface {
 	// HasAgent reports whether a state of the agent was ever stored.
 	HasAgent(ctx context.Context, agent string) (bool, error)
 	// Poor returns at most limit agents whose state says that they cannot pay, critical or
-	// dead, by id.
-	Poor(ctx context.Context, limit int) ([]string, error)
+	// dead, by id, from the first id after the given one.
+	Poor(ctx context.Context, after string, limit int) ([]string, error)
 	// SetSchedule replaces the schedule of an agent by checked entries. An existing entry
 	// keeps Last and Runs, and also Next unless its cron expression changed.
 	SetSchedule(ctx context.Context, agent string, entries []Entry) error

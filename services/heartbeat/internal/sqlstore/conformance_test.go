@@ -149,17 +149,18 @@ func agents(t *testing.T, open open) {
 	critical.State = api.StateCritical
 	see(t, s, critical, true)
 	see(t, s, sleeping("c", 1), true)
-	poor := func(limit int, want ...string) {
+	poor := func(after string, limit int, want ...string) {
 		t.Helper()
-		got, err := s.Poor(t.Context(), limit)
+		got, err := s.Poor(t.Context(), after, limit)
 		ok(t, err)
 		diff(t, "agents that cannot pay", want, got)
 	}
-	poor(9, "a", "b")
-	poor(1, "a")
+	poor("", 9, "a", "b")
+	poor("", 1, "a")
+	poor("a", 9, "b")
 	see(t, s, sleeping("a", 5), true) // no longer dead
 	see(t, s, sleeping("a", 6), false)
-	poor(9, "b")
+	poor("", 9, "b")
 }
 
 // many stores the states of many agents in one call, in any order.

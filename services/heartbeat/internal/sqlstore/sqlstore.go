@@ -104,9 +104,9 @@ func scanState(row sqldb.Scanner) (a schedule.Agent, err error) {
 const abreast = 32
 
 // Poor implements [schedule.Store].
-func (s *Store) Poor(ctx context.Context, limit int) ([]string, error) {
+func (s *Store) Poor(ctx context.Context, after string, limit int) ([]string, error) {
 	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (id string, err error) { return id, row.Scan(&id) },
-		"select id from agents where state in ($1, $2) order by id limit $3", string(api.StateCritical), string(api.StateDead), limit)
+		"select id from agents where state in ($1, $2) and id > $3 order by id limit $4", string(api.StateCritical), string(api.StateDead), after, limit)
 }
 
 // HasAgent implements [schedule.Store].
