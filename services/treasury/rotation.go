@@ -74,9 +74,9 @@ func (r *rotations) rotate(ctx context.Context, m api.RotateWallet) (api.Rotated
 	return done, nil
 }
 
-// begin stores the next wallet of an agent and returns its address. It removes it again
-// and refuses while USDC is held: the payment may be signed, and its money must stay where
-// the authorization takes it from. Payments are held before they are signed, so those that
+// begin stores the next wallet of an agent and returns its address. It refuses while USDC
+// is held, also if that is seen only afterwards: the payment may be signed, and its money
+// must stay where the authorization takes it from. Payments are held before they are signed, so those that
 // are held later are not signed before the end of the rotation. A rotation that was begun
 // is continued without this check: a payment that was signed during a crash in between
 // fails on the chain, and its hold is released.
@@ -88,30 +88,44 @@ func (r *rotations) begin(ctx context.Context, agent string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if _, rotating, err := r.store.Rotating(ctx, agent); err != nil {
+		return "", err
+	} else if !rotating {
+		if err := r.movable(ctx, agent); err != nil {
+			return "", err
+		}
+	}
 	to, err := r.store.AddWallet(ctx, wallet.Next(agent), fresh)
 	if err != nil || to.Address != fresh.Address {
 		return to.Address, err
 	}
+	if err = r.movable(ctx, agent); err == nil {
+		return to.Address, nil
+	}
+	if dropped := r.store.DropRotation(ctx, agent, to.Address); dropped != nil {
+		return "", dropped
+	}
+	return "", err
+}
+
+// movable returns an error if the USDC of an agent cannot be moved now.
+func (r *rotations) movable(ctx context.Context, agent string) error {
 	b, err := r.ledger.Balance(ctx, agent)
 	switch {
 	case err != nil:
+		return err
 	case b.USDCHeld > 0:
-		err = &api.Error{
+		return &api.Error{
 			Code: api.Conflict, Reason: api.ReasonBusy, Message: fmt.Sprintf("payments of %s are in flight: %s of USDC is held", agent, b.USDCHeld),
 			Next: "wait for their end: anima payment list " + agent + "; then rotate the wallet again", RetryAfter: 5000,
 		}
 	case r.chain != nil && r.link == nil || r.chain == nil && b.USDC > 0:
-		err = &api.Error{
+		return &api.Error{
 			Code: api.Denied, Reason: api.ReasonNoChain, Message: "the USDC of the wallet cannot be moved: treasury has no chain, or its wallet for fees cannot be opened",
 			Next: "set ANIMA_TREASURY_RPC_URL and ANIMA_TREASURY_NETWORK, and look at the log of treasury",
 		}
-	default:
-		return to.Address, nil
 	}
-	if dropped := r.store.DropRotation(ctx, agent); dropped != nil {
-		return "", dropped
-	}
-	return "", err
+	return nil
 }
 
 // rotationWindow is how long the authorization of a rotation is valid.

@@ -22,7 +22,12 @@ func TestRotations(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		s, ctx := sqlstore.New(db, nil), t.Context()
-		const one, two, three = "0x00000000000000000000000000000000000000A1", "0x00000000000000000000000000000000000000A2", "0x00000000000000000000000000000000000000A3"
+		const (
+			one     = "0x00000000000000000000000000000000000000A1"
+			two     = "0x00000000000000000000000000000000000000A2"
+			three   = "0x00000000000000000000000000000000000000A3"
+			dropped = "0x00000000000000000000000000000000000000A4"
+		)
 		for name, address := range map[string]string{"lucky": one, "treasury:fees": three} {
 			if _, err := s.AddWallet(ctx, name, wallet.Wallet{Address: address, Keystore: "k" + address}); err != nil {
 				t.Fatal(err)
@@ -39,11 +44,11 @@ func TestRotations(t *testing.T) {
 			return s.EndRotation(ctx, "lucky", one, func(context.Context, *sqldb.Tx, string) error { announced++; return fails })
 		}
 		is("before", one, false)
-		if err := end(nil); err != nil || announced != 0 {
-			t.Errorf("the end of no rotation: got %v and %d events, want none", err, announced)
+		if err := end(nil); api.CodeOf(err) != api.Conflict || announced != 0 {
+			t.Errorf("the end of no rotation: got %v and %d events, want Conflict and none", err, announced)
 		}
-		for range 2 {
-			if _, err := s.AddWallet(ctx, wallet.Next("lucky"), wallet.Wallet{Address: two, Keystore: "k2"}); err != nil {
+		for _, address := range []string{dropped, two} {
+			if _, err := s.AddWallet(ctx, wallet.Next("lucky"), wallet.Wallet{Address: address, Keystore: "k2"}); err != nil {
 				t.Fatal(err)
 			}
 			is("begun", one, true)
@@ -52,21 +57,26 @@ func TestRotations(t *testing.T) {
 			}
 			is("not announced", one, true)
 			if announced == 1 {
-				if err := s.DropRotation(ctx, "lucky"); err != nil {
+				if err := s.DropRotation(ctx, "lucky", address); err != nil {
 					t.Fatal(err)
 				}
 				is("dropped", one, false)
+				if err := end(nil); api.CodeOf(err) != api.Conflict {
+					t.Errorf("the end of a dropped rotation: got %v, want Conflict", err)
+				}
 			}
 		}
 		if err := s.EndRotation(ctx, "lucky", three, nil); api.CodeOf(err) != api.Conflict {
 			t.Errorf("the end of a rotation of another wallet: got %v, want Conflict", err)
 		}
-		if err := end(nil); err != nil {
-			t.Fatal(err)
+		for range 2 { // of two requests one ends it
+			if err := end(nil); err != nil || announced != 3 {
+				t.Fatalf("end: got %v and %d events, want 3 with those that failed", err, announced)
+			}
 		}
 		is("after", two, false)
 		all, err := s.Wallets(ctx)
-		want := map[common.Address]wallet.Owner{common.HexToAddress(one): {Agent: "lucky", Retired: true}, common.HexToAddress(two): {Agent: "lucky"}}
+		want := map[common.Address]wallet.Owner{common.HexToAddress(one): {Agent: "lucky", Retired: true}, common.HexToAddress(two): {Agent: "lucky"}, common.HexToAddress(dropped): {Agent: "lucky", Retired: true}}
 		if diff := cmp.Diff(want, all); err != nil || diff != "" {
 			t.Errorf("wallets: %v (-want +got):\n%s", err, diff)
 		}
@@ -76,11 +86,11 @@ func TestRotations(t *testing.T) {
 			}
 		}
 		earlier, err := s.Earlier(ctx, "lucky")
-		if diff := cmp.Diff([]string{one}, earlier); err != nil || diff != "" {
+		if diff := cmp.Diff([]string{one, dropped}, earlier); err != nil || diff != "" {
 			t.Errorf("earlier: %v (-want +got):\n%s", err, diff)
 		}
-		if names, err := s.RetiredWallets(ctx); len(names) != 1 || err != nil {
-			t.Errorf("retired wallets: got %v, %v, want one", names, err)
+		if names, err := s.RetiredWallets(ctx); len(names) != 2 || err != nil {
+			t.Errorf("retired wallets: got %v, %v, want two", names, err)
 		}
 		if w, err := s.Wallet(ctx, wallet.Retired("lucky", one)); w.Keystore != "k"+one || err != nil {
 			t.Errorf("the earlier wallet: got %+v, %v", w, err)

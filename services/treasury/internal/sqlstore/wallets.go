@@ -73,14 +73,18 @@ func (s *Store) RetiredWallets(ctx context.Context) ([]string, error) {
 }
 
 // EndRotation makes the wallet of a rotation in progress that of its agent, retires the one
-// with the address was, and announces the change, in one transaction. It does nothing if no
-// rotation is in progress.
+// with the address was, and announces the change, in one transaction. It does nothing if
+// another request has ended the rotation. Errors: Conflict if it was dropped.
 func (s *Store) EndRotation(ctx context.Context, agent, was string, announce func(ctx context.Context, tx *sqldb.Tx, to string) error) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		var to string
 		err := tx.QueryRowContext(ctx, "select address from wallets where agent = $1"+tx.ForUpdate(), wallet.Next(agent)).Scan(&to)
 		if errors.Is(err, sqldb.ErrNotFound) {
-			return nil
+			present, err := sqldb.One[string](ctx, tx, "select address from wallets where agent = $1", agent)
+			if err == nil && present == was {
+				err = &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: "another request has ended the rotation without an effect", Next: "rotate the wallet again"}
+			}
+			return err
 		}
 		if err != nil {
 			return err
@@ -98,8 +102,9 @@ func (s *Store) EndRotation(ctx context.Context, agent, was string, announce fun
 	})
 }
 
-// DropRotation removes the wallet of a rotation in progress, which nothing was sent to.
-func (s *Store) DropRotation(ctx context.Context, agent string) error {
-	_, err := s.db.ExecContext(ctx, "delete from wallets where agent = $1", wallet.Next(agent))
+// DropRotation ends a rotation in progress without an effect. Its wallet is retired and not
+// removed: another replica may have continued the rotation, and have sent USDC to it.
+func (s *Store) DropRotation(ctx context.Context, agent, to string) error {
+	_, err := s.db.ExecContext(ctx, "update wallets set agent = $1 where agent = $2 and address = $3", wallet.Retired(agent, to), wallet.Next(agent), to)
 	return err
 }
