@@ -127,7 +127,7 @@ func (c *catalog) exists(ctx context.Context, id string) bool {
 
 func (c *catalog) names(id string) bool {
 	now := c.current.Load()
-	return model.IsClass(id) || now.Registry.Find(id) != nil || len(c.faults()) > 0 ||
+	return model.IsClass(id) || now.Find(id) != nil || len(c.faults()) > 0 ||
 		slices.ContainsFunc(now.unused, func(m model.Model) bool { return m.ID == id })
 }
 
