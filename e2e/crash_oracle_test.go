@@ -648,6 +648,27 @@ func thoughts(l life) (n int) {
 	}
 	for _, g := range l.goals {
 		n += len(asking(g))
+		if g.Status == api.GoalCancelled {
+			n -= unanswered(l, asking(g))
+		}
+	}
+	return n
+}
+
+// unanswered counts the model calls for a cancelled goal of which only broken attempts were
+// paid: a call that fails after the goal was cancelled is not repeated.
+func unanswered(l life, calls []string) (n int) {
+	broken, answered := map[string]bool{}, map[string]bool{}
+	for _, e := range l.entries {
+		if strings.HasSuffix(e.ID, "/settle") {
+			broken[e.Turn] = broken[e.Turn] || e.Memo == api.MemoBroken
+			answered[e.Turn] = answered[e.Turn] || e.Memo != api.MemoBroken
+		}
+	}
+	for _, id := range calls {
+		if broken[id] && !answered[id] {
+			n++
+		}
 	}
 	return n
 }
