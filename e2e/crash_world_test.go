@@ -53,6 +53,7 @@ type mortal struct {
 	armed   string // file with the armed failpoint; shared by all replicas, of which one crashes
 	passes  string // file with the points that it passed
 	log     *os.File
+	http    string // address of its HTTP port
 }
 
 // newCrashWorld starts all services. Leases have the minimum duration that NATS allows
@@ -171,7 +172,9 @@ func (w *crashWorld) start(name, service, bin string) *mortal {
 				w.t.Errorf("%s ended (%v) before it was ready:\n%s", name, p.err, tail(base+".log"))
 				return nil
 			}
-			ready = strings.HasPrefix(l, "ready ")
+			if ready = strings.HasPrefix(l, "ready "); ready {
+				p.http, _, _ = strings.Cut(strings.TrimPrefix(l, "ready http="), " ")
+			}
 		case <-late:
 			w.t.Errorf("%s is not ready after a minute:\n%s", name, tail(base+".log"))
 			return nil

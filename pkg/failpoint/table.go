@@ -209,7 +209,7 @@ var table = [points]Info{
 }
 
 // apart are the points that no scene of the crash matrix passes, because its runs pay nobody
-// outside. The tests of their service stop at the same steps (internal/pay/crash_test.go).
+// outside. TestCrashPayments of e2e kills processes at them.
 var apart = []Point{
 	TreasuryPaySign, TreasuryPaySend, TreasuryPayReceipt, TreasuryPayPost, TreasuryUse, TreasuryServe, TreasuryTransfer, TreasurySettlement,
 }

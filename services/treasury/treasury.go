@@ -94,6 +94,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	store := sqlstore.New(db, announce)
 	if db.Engine == sqldb.SQLite { // only one process can use a SQLite file; replicas need PostgreSQL
 		store = sqlstore.NewAlone(db, announce)
+		if err := store.EndClaims(ctx); err != nil {
+			return err
+		}
 	}
 	wallets, closeWallets, err := openWallets(ctx, env, cfg, store)
 	if err != nil {

@@ -224,7 +224,7 @@ func (v *visit) serve() string {
 	before, claimed, err := v.claim()
 	switch {
 	case err != nil:
-		v.refuse(v.w, 0, err)
+		v.refuse(v.w, 0, unknown(v.r.Context(), v.o.Log, err))
 		return OutcomeUnknown
 	case before.State != "" && before.ID != v.use.ID:
 		v.refuse(v.w, 0, &api.Error{Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the payment identifier belongs to another payment", Next: "repeat the other payment, or use a new identifier"})
@@ -301,7 +301,7 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 	receipt, err := v.o.Facilitator.Settle(ctx, v.order)
 	if err != nil {
 		v.end(ctx) // another request with the same payment continues
-		v.refuse(v.w, 0, err)
+		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
 		return OutcomeUnknown, false
 	}
 	if !receipt.Success {
@@ -319,10 +319,23 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 		v.use.Until = 0
 	}
 	if err := v.o.Store.SaveUse(ctx, v.use); err != nil {
-		v.refuse(v.w, 0, err)
+		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
 		return OutcomeUnknown, false
 	}
 	return "", true
+}
+
+// unknown returns the error for a payer whose payment may be settled. A failure of this
+// process, such as of its database, must not look like the answer that was paid for: a
+// client repeats after 503, and keeps 500.
+func unknown(ctx context.Context, log *slog.Logger, err error) error {
+	if api.CodeOf(err) != api.Internal {
+		return err
+	}
+	log.ErrorContext(ctx, "paid request not completed; the payer can repeat it", "err", err)
+	return &api.Error{
+		Code: api.Unavailable, Message: "the outcome of the payment is not stored", Next: "repeat the request with the same payment", RetryAfter: 1000,
+	}
 }
 
 // run runs the handler and stores its answer.
@@ -359,7 +372,7 @@ func (v *visit) run(ctx context.Context) (outcome string, ok bool) {
 	}
 	err := failpoint.Do(context.WithoutCancel(ctx), failpoint.TreasuryServe, func(ctx context.Context) error { return v.o.Store.SaveUse(ctx, v.use) })
 	if err != nil {
-		v.refuse(v.w, 0, err)
+		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
 		return OutcomeUnknown, false
 	}
 	return "", true
