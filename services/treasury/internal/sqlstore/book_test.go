@@ -9,12 +9,15 @@ import (
 )
 
 // book is the model of [TestHistories]: the rules of the ledger in both assets, without
-// accounts and lines.
+// accounts and lines, with the limits and the payments over x402.
 type book struct {
 	now   int64
 	purse map[string]*purse // by asset and agent
 	holds map[string]*ledger.Hold
 	done  map[string]*effects // transactions of callers and settlements, by id
+	rules spending
+	spent map[string]*payment // what the limits count, by hold
+	bills map[string]*bill    // payments over x402, by id
 }
 
 // purse is what an agent has of an asset.
@@ -35,7 +38,10 @@ type effectOf struct {
 }
 
 func newBook(now int64) *book {
-	return &book{now: now, purse: map[string]*purse{}, holds: map[string]*ledger.Hold{}, done: map[string]*effects{}}
+	return &book{
+		now: now, purse: map[string]*purse{}, holds: map[string]*ledger.Hold{}, done: map[string]*effects{},
+		rules: spending{limits: map[string]api.Limits{}, available: map[string]api.Micros{}}, spent: map[string]*payment{}, bills: map[string]*bill{},
+	}
 }
 
 func (m *book) of(asset api.Asset, agent string) *purse {
@@ -80,22 +86,31 @@ func (m *book) once(id, content string) (*effects, api.Code, bool) {
 	return m.done[id], "", true
 }
 
-func (m *book) hold(r ledger.HoldRequest) (api.Code, string) {
+// hold returns the reasons of a refusal, any of which the ledger may give.
+func (m *book) hold(r ledger.HoldRequest) (api.Code, []string) {
 	if h := m.holds[r.ID]; h != nil {
-		if h.Agent != r.Agent || h.Asset != r.Asset || h.Amount != r.Amount {
-			return api.Conflict, ""
+		if h.Agent != r.Agent || h.Asset != r.Asset || h.Amount != r.Amount || h.Category != r.Category || h.Turn != r.Turn {
+			return api.Conflict, nil
 		}
-		return "", ""
+		return "", nil
 	}
 	p := m.of(r.Asset, r.Agent)
-	if p.available < r.Amount {
-		return api.Denied, api.ReasonInsufficient
+	counted := &payment{
+		id: r.ID, agent: r.Agent, asset: r.Asset, turn: r.Turn, session: r.Session, category: r.Category,
+		payee: strings.TrimPrefix(r.Payee, "usdc-payee:"), peer: r.By == api.Peer, amount: r.Amount, at: m.now,
 	}
+	m.rules.now, m.rules.available[r.Agent] = m.now, p.available
+	if refused := m.rules.refusals(counted); len(refused) > 0 {
+		return api.Denied, refused
+	}
+	m.rules.payments, m.spent[r.ID] = append(m.rules.payments, counted), counted
 	p.available -= r.Amount
 	p.held += r.Amount
-	m.holds[r.ID] = &ledger.Hold{ID: r.ID, Agent: r.Agent, Asset: r.Asset, Amount: r.Amount, Status: api.HoldActive, ExpiresAt: r.ExpiresAt}
+	m.holds[r.ID] = &ledger.Hold{
+		ID: r.ID, Agent: r.Agent, Asset: r.Asset, Amount: r.Amount, Category: r.Category, Turn: r.Turn, Status: api.HoldActive, ExpiresAt: r.ExpiresAt,
+	}
 	m.done[r.ID+"/hold"] = &effects{fixed: true}
-	return "", ""
+	return "", nil
 }
 
 // payee returns a payee in the asset of a hold.
@@ -123,6 +138,9 @@ func (m *book) end(h *ledger.Hold, status api.HoldStatus, paid api.Micros, payee
 	p := m.of(h.Asset, h.Agent)
 	p.held -= h.Amount
 	p.available += h.Amount - paid
+	if counted := m.spent[h.ID]; counted != nil {
+		counted.amount, counted.gone, counted.settled = paid, paid == 0, paid > 0
+	}
 }
 
 func (m *book) settle(r ledger.SettleRequest) api.Code {
@@ -179,10 +197,10 @@ func (m *book) deposit(r ledger.DepositRequest) api.Code {
 	return code
 }
 
-func (m *book) transfer(r ledger.TransferRequest) (api.Code, string) {
+func (m *book) transfer(r ledger.TransferRequest) (api.Code, []string) {
 	from, to := m.of(api.Credits, r.From), m.of(api.Credits, r.To)
 	if m.done[r.ID] == nil && from.available < r.Amount {
-		return api.Denied, api.ReasonInsufficient
+		return api.Denied, []string{api.ReasonInsufficient}
 	}
 	e, code, first := m.once(r.ID, fmt.Sprint(r.From, r.To, r.Amount))
 	if first {
@@ -190,7 +208,24 @@ func (m *book) transfer(r ledger.TransferRequest) (api.Code, string) {
 		from.available -= r.Amount
 		to.available += r.Amount
 	}
-	return code, ""
+	return code, nil
+}
+
+func (m *book) give(r ledger.GiveRequest) (api.Code, []string) {
+	payee := ledger.Available(r.To)
+	if h := m.holds[r.ID]; h != nil {
+		if h.Agent != r.From || h.Amount != r.Amount || h.Payee != payee {
+			return api.Conflict, nil
+		}
+		return "", nil
+	}
+	code, reasons := m.hold(ledger.HoldRequest{
+		ID: r.ID, Agent: r.From, Amount: r.Amount, Category: api.CategoryTransfer, Turn: r.Turn, By: r.By, Payee: payee, ExpiresAt: m.now + 1,
+	})
+	if code == "" {
+		code = m.settle(ledger.SettleRequest{ID: r.ID, Amount: r.Amount, Payee: payee})
+	}
+	return code, reasons
 }
 
 func (m *book) purchase(r ledger.PurchaseRequest) api.Code {

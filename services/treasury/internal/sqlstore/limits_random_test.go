@@ -30,6 +30,7 @@ type spending struct {
 
 type payment struct {
 	id, agent, turn, session, category, payee string
+	asset                                     api.Asset
 	peer                                      bool
 	amount, held                              api.Micros // held: of the active hold
 	at, expires                               int64
@@ -88,7 +89,7 @@ func (s *spending) refusals(r *payment) (reasons []string) {
 		}
 	}
 	l := s.limits[r.agent]
-	if l.Reserve != nil && outgoing && s.available[r.agent]-r.amount < *l.Reserve {
+	if l.Reserve != nil && outgoing && r.asset == api.Credits && s.available[r.agent]-r.amount < *l.Reserve {
 		reasons = append(reasons, api.ReasonReserve)
 	}
 	known := false
@@ -96,7 +97,7 @@ func (s *spending) refusals(r *payment) (reasons []string) {
 		if l.CooldownMS != nil && *l.CooldownMS > 0 && r.category == "transfer" && p.category == "transfer" && p.agent == r.agent && p.at+*l.CooldownMS*1000 > s.now {
 			reasons = append(reasons, api.ReasonCooldown)
 		}
-		known = known || p.agent == r.agent && p.payee == r.payee && p.settled && (p.category == "transfer" || p.category == "x402")
+		known = known || r.payee != "" && p.agent == r.agent && p.payee == r.payee && p.settled && (p.category == "transfer" || p.category == "x402")
 	}
 	if l.NewPayee != nil && outgoing && !known && r.amount > *l.NewPayee {
 		reasons = append(reasons, api.ReasonNewPayee)
