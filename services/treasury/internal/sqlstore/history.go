@@ -13,7 +13,7 @@ import (
 // reports it.
 func (s *Store) Head(ctx context.Context) (h ledger.Head, err error) {
 	var hash string
-	err = s.db.QueryRowContext(ctx, selectHead).Scan(&h.Seq, &hash)
+	err = s.db.QueryRowContext(ctx, selectHead(s.db.Engine)).Scan(&h.Seq, &hash)
 	h.Hash, _ = ledger.ParseHash(hash)
 	return h, err
 }

@@ -170,7 +170,7 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 	err := sqldb.Snapshot(ctx, s.db, func(tx *sqldb.Tx) (err error) {
 		snap = ledger.Snapshot{Ended: map[api.HoldStatus]ledger.Tally{}}
 		var hash string
-		if err = tx.QueryRowContext(ctx, selectHead).Scan(&snap.Head.Seq, &hash); err != nil {
+		if err = tx.QueryRowContext(ctx, selectHead(tx.Engine)).Scan(&snap.Head.Seq, &hash); err != nil {
 			return err
 		}
 		snap.Head.Hash, _ = ledger.ParseHash(hash) // as in scanTransaction
@@ -199,7 +199,15 @@ func (s *Store) Snapshot(ctx context.Context, after int64) (ledger.Snapshot, err
 	return snap, err
 }
 
-const selectHead = "select seq, hash from chain where one = 1"
+// selectHead returns the query of the end of the chain. On SQLite, where chain is a view,
+// it reads the last row of the journal, because the view reads all of them.
+func selectHead(e sqldb.Engine) string {
+	if e == sqldb.Postgres {
+		return "select seq, hash from chain where one = 1"
+	}
+	const last = "from journal order by seq desc limit 1"
+	return "select coalesce((select seq " + last + "), 0), coalesce((select hash " + last + "), '0000000000000000000000000000000000000000000000000000000000000000')"
+}
 
 func scanHead(row sqldb.Scanner) (h ledger.Head, err error) {
 	var hash string

@@ -54,7 +54,7 @@ func (s *Store) locked(ctx context.Context, keys ledger.Keys, change func(ledger
 	var ours bool
 	err := sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		// The lock comes first; the reads of the same round trip see the state after it.
-		locking := tx.QueueRow(ctx, selectHead+tx.ForUpdate())
+		locking := tx.QueueRow(ctx, selectHead(tx.Engine)+tx.ForUpdate())
 		if found, _ = s.memory.recall(keys); all {
 			found = emptyRows(found.Head)
 		}
