@@ -78,7 +78,7 @@ func (c *Config) Validate() error {
 var Service = host.Define("treasury", Config{
 	Sweep: time.Second, TopupEvery: 5 * time.Minute, ScryptN: wallet.LightN, SignerProtocol: string(wallet.Clef),
 	RPCTimeout: 5 * time.Second, Network: "base", ChainPoll: 4 * time.Second, ChainReconcile: time.Minute, ChainStart: -1,
-	X402: X402{SettleFirst: int64(api.Dollar)}, Limits: standardLimits(),
+	X402: X402{SettleFirst: int64(api.Dollar), Kept: 90 * 24 * time.Hour}, Limits: standardLimits(),
 }, sqlstore.Migrations(), run)
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
@@ -198,6 +198,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
 		bus.Go(h.reconcile),
+		bus.Go((&pruner{store, cfg.Kept, env.Now, env.Log}).run),
 		bus.Go(h.outside.reconcile),
 		bus.Go(h.topups.watch),
 		bus.Go(turning.follow),

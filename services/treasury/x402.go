@@ -32,10 +32,14 @@ type X402 struct {
 	Facilitator string        `env:"x402_facilitator" help:"address of the facilitator that settles payments for credits; empty: the built-in one"`
 	Token       config.Secret `env:"x402_facilitator_token" help:"bearer token for the facilitator"`
 	Public      bool          `env:"x402_facilitator_public" help:"let anybody use the built-in facilitator, which pays the fees; otherwise only the operator may"`
+
+	Kept time.Duration `env:"x402_kept" help:"how long payments are kept after they have ended, with the answers that were bought and sold; at least 24h"`
 }
 
 func (c *X402) checkX402() error {
 	switch u, err := url.Parse(c.Facilitator); {
+	case c.Kept < leastKept:
+		return fmt.Errorf("ANIMA_TREASURY_X402_KEPT is %s: use at least %s", c.Kept, leastKept)
 	case c.SettleFirst < 0:
 		return fmt.Errorf("ANIMA_TREASURY_X402_SETTLE_FIRST is %d: use micro-USD, 0 or more", c.SettleFirst)
 	case c.PayTo != "" && !api.IsAddress(c.PayTo):
