@@ -66,8 +66,9 @@ type spending struct {
 	lineage                      *bound // the limit of the lineage for x402
 	turns                        sync.Map
 	refusals                     map[string]*atomic.Int64
-	poor, limited                chan struct{}
-	verified                     int64 // transactions
+	poor                         chan struct{} // a hold was refused for lack of money
+	limited                      chan string   // the reason for which a hold was refused
+	verified                     int64         // transactions
 }
 
 // spendersTurns are the bounds of one turn.
@@ -78,7 +79,7 @@ func newSpending(t *testing.T, b *bus.Bus, operations int, seed uint64) *spendin
 	s := &spending{
 		t: t, bus: b, operations: int64(operations), seed: seed, refusals: map[string]*atomic.Int64{},
 		account: newBound("what was deposited", 0), other: newBound("the limit of the day", 0), lineage: newBound("the limit of the lineage", 0),
-		poor: make(chan struct{}, 1), limited: make(chan struct{}, 1),
+		poor: make(chan struct{}, 1), limited: make(chan string, 1),
 	}
 	for _, reason := range append(s.wanted(), api.ReasonVelocity) {
 		s.refusals[reason] = &atomic.Int64{}
@@ -88,7 +89,8 @@ func newSpending(t *testing.T, b *bus.Bus, operations int, seed uint64) *spendin
 			t.Fatal(err)
 		}
 	}
-	s.raise(t.Context(), 0)
+	s.raise(t.Context(), 0, api.ReasonDayLimit)
+	s.raise(t.Context(), 1, api.ReasonLineageLimit)
 	s.deposit(t.Context(), 0)
 	return s
 }
@@ -101,14 +103,14 @@ func (s *spending) wanted() []string {
 // provide deposits money and raises the limits of a day when spenders are refused, until
 // finished is closed.
 func (s *spending) provide(ctx context.Context, finished <-chan struct{}) {
-	for n := 1; ; n++ {
+	for n := 2; ; n++ {
 		select {
 		case <-finished:
 			return
 		case <-s.poor:
 			s.deposit(ctx, n)
-		case <-s.limited:
-			s.raise(ctx, n)
+		case reason := <-s.limited:
+			s.raise(ctx, n, reason)
 		}
 	}
 }
@@ -121,8 +123,13 @@ func (s *spending) deposit(ctx context.Context, n int) {
 	}
 }
 
-// raise raises the limits of the day.
-func (s *spending) raise(ctx context.Context, n int) {
+// raise raises the limit that is the reason of a refusal, of the day or of the lineage.
+func (s *spending) raise(ctx context.Context, n int, reason string) {
+	if reason == api.ReasonDayLimit {
+		s.other.most.Add(spendersRaise)
+	} else {
+		s.lineage.most.Add(spendersRaise / 2)
+	}
 	unlimited := new(api.Micros(api.Unlimited))
 	limit := func(w api.Window, category string, most int64) api.WindowLimit {
 		return api.WindowLimit{Window: w, Category: category, Amount: new(api.Micros(most))}
@@ -130,9 +137,9 @@ func (s *spending) raise(ctx context.Context, n int) {
 	turn := limit(api.WindowTurn, "", spendersTurn)
 	turn.Payments = new(int64(spendersPerTurn))
 	for agent, l := range map[string]api.Limits{
-		spendersHouse: {Windows: []api.WindowLimit{limit(api.WindowLineage, api.CategoryX402, s.lineage.most.Add(spendersRaise/2))}},
+		spendersHouse: {Windows: []api.WindowLimit{limit(api.WindowLineage, api.CategoryX402, s.lineage.most.Load())}},
 		spender: {Parent: spendersHouse, Reserve: new(api.Micros(spendersReserve)), NewPayee: unlimited, ApproveAbove: unlimited, Windows: []api.WindowLimit{
-			turn, limit(api.WindowCall, api.CategoryX402, spendersCall), limit(api.WindowDay, api.CategoryOther, s.other.most.Add(spendersRaise)),
+			turn, limit(api.WindowCall, api.CategoryX402, spendersCall), limit(api.WindowDay, api.CategoryOther, s.other.most.Load()),
 			{Window: api.WindowDay, Category: api.CategoryInference, Amount: unlimited},
 		}},
 	} {
@@ -244,17 +251,17 @@ func (s *spending) denied(r *api.Hold, err error) error {
 		return fmt.Errorf("hold %+v: %w", r, err)
 	}
 	n.Add(1)
-	ask := s.limited
 	switch reason {
 	case api.ReasonInsufficient, api.ReasonReserve:
-		ask = s.poor
+		select {
+		case s.poor <- struct{}{}:
+		default:
+		}
 	case api.ReasonDayLimit, api.ReasonLineageLimit:
-	default:
-		return nil
-	}
-	select {
-	case ask <- struct{}{}:
-	default:
+		select {
+		case s.limited <- reason:
+		default:
+		}
 	}
 	return nil
 }

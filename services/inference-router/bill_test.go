@@ -196,6 +196,10 @@ func testBill(t *testing.T, protocol string) {
 // agrees checks that the bill of the provider, the rows and the settlements are equal.
 func (b *books) agrees(t *testing.T, charged, got *bill) {
 	t.Helper()
+	for _, l := range []*bill{charged, got} { // the provider may still write its last answer
+		l.mu.Lock()
+		defer l.mu.Unlock()
+	}
 	ignored := cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".mu" || p.Last().String() == ".prices" }, cmp.Ignore())
 	if diff := cmp.Diff(charged, got, cmp.AllowUnexported(bill{}), ignored); diff != "" {
 		t.Errorf("the provider's bill and the rows differ (-bill +rows):\n%s", diff)

@@ -26,9 +26,12 @@ const (
 	// CachedFrom is the number of prompt tokens from which providers cache prompts.
 	CachedFrom = 1024
 
+	// MinLatency is the latency in seconds below which endpoints count as equally fast. A
+	// cached prompt is worth more than such a difference.
+	MinLatency = 0.05
+
 	weight      = 0.3                  // of the latest attempt in the moving averages
 	minHealth   = 0.05                 // so that a failed endpoint is called again
-	minLatency  = 1e-3                 // seconds
 	firstGuess  = 0.5                  // seconds, of an endpoint without an attempt
 	halfLatency = float64(time.Minute) // the time in which a latency loses half of its distance to firstGuess
 	seed        = 0x9e3779b97f4a7c15   // of the hashes of endpoints
@@ -56,7 +59,7 @@ type State struct {
 // Load returns the load of an endpoint with a further attempt of this many tokens. Less is
 // better.
 func (s State) Load(tokens int64) float64 {
-	return float64(max(s.Tokens+tokens, 1)) * max(s.Latency, minLatency) / max(s.Health, minHealth)
+	return float64(max(s.Tokens+tokens, 1)) * max(s.Latency, MinLatency) / max(s.Health, minHealth)
 }
 
 // Better returns the endpoint with the lower load of two, the first one if they are equal.

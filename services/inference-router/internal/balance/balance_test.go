@@ -68,11 +68,13 @@ func TestChoice(t *testing.T) {
 	})
 }
 
-// TestLoadOrder checks that each part of the load counts in its direction.
+// TestLoadOrder checks that each part of the load counts in its direction, a latency from
+// MinLatency on.
 func TestLoadOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := states(t)[0]
+		s.Latency = max(s.Latency, balance.MinLatency)
 		tokens := rapid.Int64Range(1, 1e6).Draw(t, "tokens")
 		busier, slower, worse := s, s, s
 		busier.Tokens += rapid.Int64Range(1, 1e6).Draw(t, "more")
@@ -82,6 +84,18 @@ func TestLoadOrder(t *testing.T) {
 			t.Fatalf("loads %v, of more tokens %v, of more latency %v, of less health %v", l, busier.Load(tokens), slower.Load(tokens), worse.Load(tokens))
 		}
 	})
+}
+
+// TestFastEndpoints checks that a difference of latencies below MinLatency moves no call.
+func TestFastEndpoints(t *testing.T) {
+	t.Parallel()
+	all := []balance.State{{Latency: 0.001, Health: 1}, {Latency: 0.04, Health: 1}}
+	for key := range uint64(100) {
+		first, _ := balance.Preferred(key+1, len(all), 0)
+		if got := balance.Choose(all, key+1, 2000, 0, 0); got != first {
+			t.Errorf("key %d: got endpoint %d, want its first choice %d", key+1, got, first)
+		}
+	}
 }
 
 // TestAffinity checks that a key keeps its endpoint when another one is excluded, moves to
