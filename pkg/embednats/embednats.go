@@ -105,7 +105,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 			ns.Shutdown()
 			ns.WaitForShutdown()
 		}
-		if err := lock.Close(); err != nil {
+		if err := unlock(lock); err != nil {
 			o.Log.Error("nats server: lock not released", "err", err)
 		}
 	})

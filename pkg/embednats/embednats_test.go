@@ -11,7 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -169,6 +172,36 @@ func TestFolderBelongsToOne(t *testing.T) {
 	if _, err := embednats.Start(t.Context(), embednats.Options{Dir: dir}); err == nil || !strings.Contains(err.Error(), "another folder") {
 		t.Errorf("got %v, want a refusal that says what to do", err)
 	}
+	s.Shutdown()
+	start(t, embednats.Options{Dir: dir})
+}
+
+// TestFolderIsFreeAfterShutdown checks that another server can have the folder at once,
+// while a child process that was just started still has the open files of this one.
+func TestFolderIsFreeAfterShutdown(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := start(t, embednats.Options{Dir: dir})
+	open, err := filepath.Glob("/proc/self/fd/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(open, func(name string) bool {
+		file, err := os.Readlink(name)
+		return err == nil && file == filepath.Join(dir, "server.lock")
+	})
+	if i < 0 {
+		t.Fatal("the server has no open lock")
+	}
+	fd, err := strconv.Atoi(filepath.Base(open[i]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := syscall.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Close(held) }() // it is only held
 	s.Shutdown()
 	start(t, embednats.Options{Dir: dir})
 }

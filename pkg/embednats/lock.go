@@ -12,6 +12,7 @@ import (
 
 // lockDir creates dir and locks it for one server: two servers on the same files would
 // destroy them. The kernel releases the lock when the process ends in any way.
+// [unlock] releases it earlier.
 func lockDir(dir string) (_ *os.File, err error) {
 	if dir == "" {
 		return nil, errors.New("nats folder: none given")
@@ -44,4 +45,10 @@ func lockDir(dir string) (_ *os.File, err error) {
 		return nil, fmt.Errorf("nats folder: %w", err)
 	}
 	return f, nil
+}
+
+// unlock releases the lock of [lockDir]. To close the file is not enough: a child process
+// that this one starts at the same time has a copy of it until it executes its program.
+func unlock(f *os.File) error {
+	return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
 }
