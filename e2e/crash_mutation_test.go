@@ -80,7 +80,7 @@ func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 		t.Fatal(err)
 	}
 	p := w.proc("treasury")
-	p.arm(t, failpoint.TreasuryWrite.String()+":before:2:300ms")
+	p.arm(t, failpoint.TreasuryWrite.String()+":before:2:1s")
 	if _, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a.ID, ID: "mutant", Content: "hello"}); err != nil {
 		t.Fatal(err)
 	}
