@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -24,6 +26,8 @@ type instruments struct {
 	refusals metric.Int64Counter
 	matrices metric.Int64Counter
 	hedges   metric.Int64Counter
+
+	options sync.Map // of callKey: *callOptions
 }
 
 func newInstruments(p metric.MeterProvider) (*instruments, error) {
@@ -48,20 +52,39 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 // call records one call to a provider. Its tokens and its cost are counted only if outcome
 // is "ok".
 func (t *instruments) call(ctx context.Context, provider, model, outcome string, d time.Duration, input, output int64, cost api.Micros) {
-	attrs := []attribute.KeyValue{semconv.GenAIOperationNameChat, semconv.GenAIProviderNameKey.String(provider), semconv.GenAIRequestModel(model)}
-	with := func(more attribute.KeyValue) metric.MeasurementOption {
-		return metric.WithAttributes(append(attrs[:len(attrs):len(attrs)], more)...)
+	key := callKey{provider, model, outcome}
+	found, ok := t.options.Load(key)
+	if !ok {
+		found, _ = t.options.LoadOrStore(key, key.options())
 	}
-	t.calls.Add(ctx, 1, with(attribute.String("outcome", outcome)))
-	if outcome != "ok" {
-		t.duration.Record(ctx, d.Seconds(), with(semconv.ErrorTypeKey.String(outcome)))
-		return
+	o := found.(*callOptions) //nolint:forcetypeassert // the map has no other type
+	t.calls.Add(ctx, 1, o.outcome)
+	t.duration.Record(ctx, d.Seconds(), o.duration)
+	if outcome == "ok" {
+		t.tokens.Record(ctx, input, o.input)
+		t.tokens.Record(ctx, output, o.output)
+		t.cost.Add(ctx, int64(cost), o.duration)
 	}
-	call := metric.WithAttributes(attrs...)
-	t.duration.Record(ctx, d.Seconds(), call)
-	t.tokens.Record(ctx, input, with(semconv.GenAITokenTypeInput))
-	t.tokens.Record(ctx, output, with(semconv.GenAITokenTypeOutput))
-	t.cost.Add(ctx, int64(cost), call)
+}
+
+// callKey is what the attributes of the metrics of a call depend on. There are as many keys
+// as time series.
+type callKey struct{ provider, model, outcome string }
+
+// callOptions holds the attributes of the metrics of a call, which are made once: they cost
+// more than the metrics.
+type callOptions struct{ outcome, duration, input, output metric.MeasurementOption }
+
+func (k callKey) options() *callOptions {
+	attrs := []attribute.KeyValue{semconv.GenAIOperationNameChat, semconv.GenAIProviderNameKey.String(k.provider), semconv.GenAIRequestModel(k.model)}
+	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(append(slices.Clone(attrs), more...)...))
+	}
+	o := &callOptions{outcome: with(attribute.String("outcome", k.outcome)), duration: with(), input: with(semconv.GenAITokenTypeInput), output: with(semconv.GenAITokenTypeOutput)}
+	if k.outcome != "ok" {
+		o.duration = with(semconv.ErrorTypeKey.String(k.outcome))
+	}
+	return o
 }
 
 // observe reports the calls in progress and those that wait for their beginning.
