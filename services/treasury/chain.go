@@ -33,7 +33,7 @@ type onchain struct {
 	tel        *instruments
 
 	used chan struct{} // has a value when the chain has been used; wakes a lazy watcher
-	one  sync.Mutex    // serializes passes
+	one  chan struct{} // has an element during a pass: there is one at a time
 
 	mu     sync.Mutex
 	failed error // of the last pass
@@ -53,7 +53,7 @@ func newOnchain(env *host.Env, cfg Config, store *sqlstore.Store, tel *instrumen
 	if err != nil {
 		return nil, err
 	}
-	c := &onchain{cfg: cfg, client: client, store: store, log: env.Log, now: env.Now, tel: tel, used: make(chan struct{}, 1)}
+	c := &onchain{cfg: cfg, client: client, store: store, log: env.Log, now: env.Now, tel: tel, used: make(chan struct{}, 1), one: make(chan struct{}, 1)}
 	start := cfg.ChainStart
 	if network == chain.Dev {
 		start = max(0, start) // the whole chain is ours
@@ -118,8 +118,12 @@ func (c *onchain) run(ctx context.Context) error {
 
 // pass reads the chain once.
 func (c *onchain) pass(ctx context.Context) (chain.Block, error) {
-	c.one.Lock()
-	defer c.one.Unlock()
+	select {
+	case c.one <- struct{}{}:
+		defer func() { <-c.one }()
+	case <-ctx.Done():
+		return chain.Block{}, ctx.Err()
+	}
 	if err := c.client.Verify(ctx); err != nil {
 		return chain.Block{}, err
 	}
