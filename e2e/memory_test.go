@@ -66,6 +66,11 @@ func TestRouterMemory(t *testing.T) {
 	}
 	calls(first)
 	before := settledMemory(t, p, calls, first)
+	for tenth := 1; tenth < 10 && total/10 > first; tenth++ {
+		n := total / 10 * tenth
+		calls(n)
+		t.Logf("%d of %d calls, %.1f MB, %.0f s gone", n, total, float64(settledMemory(t, p, calls, n))/1e6, time.Since(began).Seconds())
+	}
 	calls(total)
 	after := settledMemory(t, p, calls, total)
 	ratio := float64(after) / float64(before)
