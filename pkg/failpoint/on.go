@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -143,11 +144,12 @@ func kill(linger time.Duration) {
 	select {}
 }
 
-// halt stops the process and returns after SIGCONT. The kernel may deliver SIGSTOP to
-// another thread first, so this thread waits 5 ms for it to take effect.
+// halt stops the process and returns after SIGCONT. The signal is sent to this thread: one
+// to the process may be delivered to another thread, much later on a busy machine.
 func halt() {
-	_ = syscall.Kill(syscall.Getpid(), syscall.SIGSTOP)
-	time.Sleep(5 * time.Millisecond)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	_ = syscall.Tgkill(syscall.Getpid(), syscall.Gettid(), syscall.SIGSTOP) // of this process: never fails
 }
 
 // late returns the error of a step whose answer did not arrive in time.
