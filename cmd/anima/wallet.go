@@ -43,6 +43,10 @@ func (a *app) writeWallet(w io.Writer, v api.WalletState) {
 	default:
 		row(w, "on chain", fmt.Sprintf("%s at block %d", v.OnChain, v.Block))
 	}
+	for _, e := range v.Left {
+		row(w, "earlier wallet", fmt.Sprintf("%s at %s", e.OnChain, e.Address))
+		row(w, "", a.named("anima wallet rotate "+v.Agent+" --address "+e.Address+" moves it"))
+	}
 	held := ""
 	if v.Held > 0 {
 		held = fmt.Sprintf(", %s of it held for payments", v.Held)
@@ -136,7 +140,7 @@ func (c walletRestoreCmd) Run(ctx context.Context, a *app) error {
 
 type walletRotateCmd struct {
 	Agent   string `arg:"" help:"The agent." predictor:"agent"`
-	Address string `help:"The address of the wallet to replace; default is that of the present one. A repeated command with it rotates once." placeholder:"ADDRESS"`
+	Address string `help:"The address of the wallet to replace; default is that of the present one. A repeated command with it rotates once. With that of an earlier wallet, the USDC that is left there is moved." placeholder:"ADDRESS"`
 }
 
 func (c walletRotateCmd) Run(ctx context.Context, a *app) error {

@@ -27,9 +27,11 @@ type WalletState struct {
 	Agent   string `json:"agent"`
 	Address string `json:"address"`
 	// Earlier are the addresses of wallets that [RotateWallet] has replaced. What is sent to
-	// them is the agent's, in the ledger; treasury does not spend it.
-	Earlier []string `json:"earlier,omitempty"`
-	Network string   `json:"network,omitempty"` // "" if treasury has no chain
+	// them is the agent's, in the ledger; treasury does not spend it. Left lists those that
+	// have USDC, which another RotateWallet moves.
+	Earlier []string     `json:"earlier,omitempty"`
+	Left    []WalletRest `json:"left,omitempty"`
+	Network string       `json:"network,omitempty"` // "" if treasury has no chain
 	// Known is false while the balance was never read; then OnChain is 0 and means
 	// nothing. A stale balance is the last one that was read.
 	Known     bool   `json:"known"`
@@ -44,6 +46,12 @@ type WalletState struct {
 	Held     Micros         `json:"held,omitempty"`
 	Frozen   *Freeze        `json:"frozen,omitempty"`
 	Deposits []ChainDeposit `json:"deposits,omitempty"` // the last 10
+}
+
+// WalletRest is the USDC that an earlier wallet of an agent has on the chain.
+type WalletRest struct {
+	Address string `json:"address"`
+	OnChain Micros `json:"onChain"`
 }
 
 // Freeze is a difference between the ledger and the chain that is not explained. The
@@ -145,7 +153,9 @@ type RestoreWallet struct {
 // RotateWallet gives an agent another wallet. The USDC of the present one moves to it, and
 // the key of the present one stays stored, encrypted, for [BackupWallet]. While the wallet
 // is rotated, no payment of the agent is signed. A repeated request, also after a crash,
-// continues the rotation or returns its result. The answer is a [RotatedWallet]. Errors:
+// continues the rotation or returns its result. With the address of an earlier wallet it
+// moves the USDC that this wallet has to the present one: deposits that came later, or what
+// a reorganization of the chain has put back. The answer is a [RotatedWallet]. Errors:
 // NotFound, Conflict (Address is not that of the present wallet, or payments of the agent
 // are in flight), Denied (the key is at a remote signer, the USDC is frozen), Unavailable
 // (the chain does not answer; repeat the request).

@@ -63,6 +63,13 @@ func (h *handlers) getWallet(ctx context.Context, m api.GetWallet) (api.WalletSt
 		w.Known, w.Stale, w.OnChain, w.Error = true, onChain.Stale, onChain.Value, textOf(onChain.Err)
 		w.Block, w.BlockHash, w.ReadAt = onChain.Block.Number, onChain.Block.Hash.Hex(), onChain.At.UnixMicro()
 	}
+	for _, e := range earlier {
+		if b, err := h.chain.client.Balance(ctx, common.HexToAddress(e)); err != nil {
+			w.Error = textOf(err)
+		} else if b.Value > 0 {
+			w.Left = append(w.Left, api.WalletRest{Address: e, OnChain: b.Value})
+		}
+	}
 	f, err := h.chain.store.Frozen(ctx, w.Network, m.Agent)
 	if err != nil {
 		return w, err

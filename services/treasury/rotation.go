@@ -3,6 +3,7 @@ package treasury
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +36,8 @@ type rotations struct {
 // and makes it the present one. If the process dies between two steps, the next wallet is
 // stored, payments of the agent wait, and the repeated request continues: the token
 // executes the authorization of a rotation once, by its nonce. After the last step a
-// repeated request returns the result.
+// repeated request returns the result, and moves what the earlier wallet has got since, or
+// has got back by a reorganization of the chain.
 func (r *rotations) rotate(ctx context.Context, m api.RotateWallet) (api.RotatedWallet, error) {
 	agent, was := strings.ToLower(m.Agent), common.HexToAddress(m.Address).Hex()
 	done := api.RotatedWallet{Agent: agent, Earlier: was}
@@ -45,6 +47,9 @@ func (r *rotations) rotate(ctx context.Context, m api.RotateWallet) (api.Rotated
 	}
 	if address != was {
 		if _, err := r.store.Wallet(ctx, wallet.Retired(agent, was)); api.CodeOf(err) != api.NotFound {
+			if err == nil {
+				done.Moved, done.Tx, err = r.sweep(ctx, agent, was, address)
+			}
 			done.Address = address
 			return done, err
 		}
@@ -57,7 +62,11 @@ func (r *rotations) rotate(ctx context.Context, m api.RotateWallet) (api.Rotated
 		return done, err
 	}
 	if r.chain != nil {
-		if done.Moved, done.Tx, err = r.move(ctx, agent, common.HexToAddress(was), common.HexToAddress(done.Address)); err != nil {
+		var has api.Micros
+		if has, err = r.left(ctx, was); err == nil && has > 0 {
+			done.Moved, done.Tx, err = r.move(ctx, agent, was, done.Address, has)
+		}
+		if err != nil {
 			return done, err
 		}
 	}
@@ -131,36 +140,87 @@ func (r *rotations) movable(ctx context.Context, agent string) error {
 // rotationWindow is how long the authorization of a rotation is valid.
 const rotationWindow = 10 * time.Minute
 
-// move sends all USDC of a wallet to another one of the agent, and waits until the transfer
-// is included in a block. The ledger has no part in it: the USDC stays the agent's, and the
-// watcher takes the transfer for no deposit.
-func (r *rotations) move(ctx context.Context, agent string, from, to common.Address) (api.Micros, string, error) {
-	if err := r.chain.ready(); err != nil {
+// maxMoves bounds the transfers from one wallet to another: each has a nonce of its own.
+const maxMoves = 100
+
+// sweep moves the USDC of an earlier wallet to the present one. Errors: as of begin.
+func (r *rotations) sweep(ctx context.Context, agent, was, to string) (api.Micros, string, error) {
+	if r.chain == nil {
+		return 0, "", nil
+	}
+	has, err := r.left(ctx, was)
+	if err != nil || has == 0 {
 		return 0, "", err
+	}
+	if err := r.chain.spendable(ctx, agent); err != nil {
+		return 0, "", err
+	}
+	if err := r.movable(ctx, agent); err != nil {
+		return 0, "", err
+	}
+	name := wallet.Retired(agent, was)
+	defer r.plain.Forget(name)
+	moved, tx, err := r.move(ctx, name, was, to, has)
+	if err == nil {
+		r.log.InfoContext(ctx, "the USDC of an earlier wallet was moved", "agent", agent, "earlier", was, "address", to, "moved", moved, "tx", tx)
+	}
+	return moved, tx, err
+}
+
+// left returns the USDC of a wallet at the last block, which the watcher has read.
+func (r *rotations) left(ctx context.Context, address string) (api.Micros, error) {
+	if err := r.chain.ready(); err != nil {
+		return 0, err
 	}
 	at, err := r.chain.pass(ctx)
 	if err != nil {
-		return 0, "", err
+		return 0, err
 	}
-	has, err := r.chain.client.BalancesAt(ctx, at.Hash, from)
-	if err != nil || has[0] == 0 {
-		return 0, "", err
+	has, err := r.chain.client.BalancesAt(ctx, at.Hash, common.HexToAddress(address))
+	if err != nil {
+		return 0, err
 	}
-	nonce := crypto.Keccak256Hash([]byte("anima wallet rotation"), from[:], to[:])
-	if used, err := r.link.Used(ctx, from, nonce); used || err != nil {
-		return 0, "", err // what came later stays with the earlier wallet
+	return has[0], nil
+}
+
+// move sends USDC of the wallet with this name and address to another one of its agent, and
+// waits until the transfer is included in a block. The ledger has no part in it: the USDC
+// stays the agent's, and the watcher takes the transfer for no deposit. A transfer that a
+// reorganization has removed is made again with the same nonce.
+func (r *rotations) move(ctx context.Context, name, was, next string, value api.Micros) (api.Micros, string, error) {
+	from, to := common.HexToAddress(was), common.HexToAddress(next)
+	nonce, err := r.unused(ctx, from, to)
+	if err != nil {
+		return 0, "", err
 	}
 	now, n := r.now(), r.link.Network()
-	a := x402.Authorization{From: from, To: to, Value: has[0], ValidAfter: now.Add(-time.Minute).Unix(), ValidBefore: now.Add(rotationWindow).Unix(), Nonce: nonce}
-	sig, err := walletSigner{r.plain}.Sign(ctx, agent, a, x402.Terms{Network: n, PayTo: to, Amount: a.Value}, now)
+	a := x402.Authorization{From: from, To: to, Value: value, ValidAfter: now.Add(-time.Minute).Unix(), ValidBefore: now.Add(rotationWindow).Unix(), Nonce: nonce}
+	sig, err := walletSigner{r.plain}.Sign(ctx, name, a, x402.Terms{Network: n, PayTo: to, Amount: a.Value}, now)
 	if err != nil {
 		return 0, "", err
 	}
 	tx, ok, err := r.link.Transfer(ctx, a, sig)
 	if err == nil && !ok {
-		err = &api.Error{Code: api.Unavailable, Message: "the token has refused the transfer to the next wallet", Next: "rotate the wallet again; anima chain shows the state of the chain"}
+		err = &api.Error{Code: api.Unavailable, Message: "the token has refused the transfer to the other wallet", Next: "rotate the wallet again; anima chain shows the state of the chain"}
 	}
 	return a.Value, tx, err
+}
+
+// unused returns the nonce of the next transfer from one wallet to another.
+func (r *rotations) unused(ctx context.Context, from, to common.Address) (common.Hash, error) {
+	for i := range maxMoves {
+		parts := [][]byte{[]byte("anima wallet rotation"), from[:], to[:]}
+		if i > 0 {
+			parts = append(parts, []byte(strconv.Itoa(i)))
+		}
+		nonce := crypto.Keccak256Hash(parts...)
+		if used, err := r.link.Used(ctx, from, nonce); !used || err != nil {
+			return nonce, err
+		}
+	}
+	return common.Hash{}, &api.Error{
+		Code: api.Denied, Message: fmt.Sprintf("%s was emptied %d times", from, maxMoves), Next: "anima wallet backup AGENT FILE --address " + from.Hex() + " writes its key; move the USDC with another wallet",
+	}
 }
 
 // followRotations is how often a replica looks for rotations of the others.

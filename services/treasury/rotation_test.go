@@ -84,6 +84,19 @@ func TestRotateWallet(t *testing.T) {
 	p.Give(t, common.HexToAddress(was), uint64(3*api.Dollar), "late")
 	balanceWhen(t, w.Bus, "the deposit to the earlier address", func(b api.Balance) bool { return b.USDC == 10*api.Dollar })
 	agree("after a deposit to the earlier address", 10*api.Dollar)
+	walletWhen(t, w.Bus, "3 dollars at the earlier address", func(s api.WalletState) bool {
+		return slices.Equal(s.Left, []api.WalletRest{{Address: was, OnChain: 3 * api.Dollar}})
+	})
+	ask[api.HoldState](t, w.Bus, api.Hold{ID: "h2", Agent: "lucky", Asset: api.USDC, Amount: api.Dollar, Category: api.CategoryX402, ExpiresAt: time.Now().Add(time.Minute).UnixMicro()})
+	refused(t, w.Bus, api.RotateWallet{Agent: "lucky", Address: was}, api.Conflict, api.ReasonBusy)
+	ask[api.HoldState](t, w.Bus, api.Release{ID: "h2"})
+	for i, want := range []api.Micros{3 * api.Dollar, 0} {
+		if late := ask[api.RotatedWallet](t, w.Bus, api.RotateWallet{Agent: "lucky", Address: was}); late.Moved != want || late.Address != got.Address {
+			t.Errorf("the deposit to the earlier address, request %d: got %+v, want %s moved to %s", i, late, want, got.Address)
+		}
+	}
+	walletWhen(t, w.Bus, "10 dollars at the new address", func(s api.WalletState) bool { return s.OnChain == 10*api.Dollar && len(s.Left) == 0 })
+	agree("after the earlier wallet was emptied", 10*api.Dollar)
 
 	// The USDC moves, and the answer of the chain is lost, as after a crash in between.
 	p.Set(chaintest.Forgets)
@@ -96,8 +109,8 @@ func TestRotateWallet(t *testing.T) {
 	if second.Moved != 0 || second.Address == got.Address {
 		t.Errorf("the rotation again: got %+v, want its end, with nothing left to move", second)
 	}
-	walletWhen(t, w.Bus, "the 7 dollars of the second wallet at the third", func(s api.WalletState) bool {
-		return s.Address == second.Address && s.OnChain == 7*api.Dollar && len(s.Deposits) == 2
+	walletWhen(t, w.Bus, "the 10 dollars of the second wallet at the third", func(s api.WalletState) bool {
+		return s.Address == second.Address && s.OnChain == 10*api.Dollar && len(s.Deposits) == 2
 	})
 	agree("after the second rotation", 10*api.Dollar)
 	if r := ask[api.LedgerReport](t, w.Bus, api.VerifyLedger{}); !r.OK {

@@ -161,6 +161,10 @@ func (c *Chain) commit() common.Hash {
 	hash := c.beacon.Commit()
 	if b := c.eth.BlockChain().GetBlockByHash(hash); b != nil && len(b.Transactions()) > 0 {
 		c.last = b.NumberU64()
+		// The database writes its log late: a crash would take blocks that the ledger has.
+		if err := c.eth.ChainDb().SyncKeyValue(); err != nil {
+			c.opts.Log.Error("dev chain: a block is not synced", "block", c.last, "err", err)
+		}
 	}
 	return hash
 }

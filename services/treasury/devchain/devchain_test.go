@@ -5,6 +5,7 @@ import (
 	"context"
 	"math/big"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -91,6 +92,24 @@ func TestFaucetFundsOncePerID(t *testing.T) {
 		if _, err := again.Fund(t.Context(), c.to, c.value, c.id); err == nil {
 			t.Errorf("fund %+v: got no error", c)
 		}
+	}
+}
+
+// TestCrashKeepsTransactions copies the files of a running chain, which are what a crash
+// leaves, and checks that a chain with them has the transaction.
+func TestCrashKeepsTransactions(t *testing.T) {
+	t.Parallel()
+	dir, left := t.TempDir(), t.TempDir()
+	c := start(t, devchain.Options{Dir: dir, Interval: -1})
+	if _, err := c.Fund(t.Context(), payee, 5_000_000, "one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	again := start(t, devchain.Options{Dir: left, Interval: -1})
+	if got := balance(t, again.Client(), again.Token(), payee); got != 5_000_000 {
+		t.Errorf("balance after a crash: got %d, want 5000000", got)
 	}
 }
 
