@@ -8,7 +8,7 @@ LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -82,6 +82,11 @@ day: ## Watch the resources of a process for 24 hours of a fast clock: schedules
 	go run ./e2e/fastclock -speed $(or $(SPEED),60) -o $(BIN)/fastclock
 	@echo 'building with the fast clock; the first build compiles everything'
 	set -o pipefail; ANIMA_DAY_HOURS=$(or $(HOURS),24) GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestDay$$' ./e2e | grep -v level=
+
+rpc-down: ## Have the RPC of treasury refuse, hang and lie for 20 minutes each, on a fast clock (SPEED=…)
+	go run ./e2e/fastclock -speed $(or $(SPEED),20) -o $(BIN)/fastclock
+	@echo 'building with the fast clock; the first build compiles everything'
+	set -o pipefail; ANIMA_RPC_DOWN=20m GOFLAGS='$(GOFLAGS) -overlay=$(BIN)/fastclock/overlay.json' go test -count=1 -timeout 0 -v -run '^TestRPCDown$$' ./services/treasury | grep -v level=
 
 sustained: ## Run 16 sessions at 80 % of the capacity of one process for an hour (MINUTES=…)
 	set -o pipefail; ANIMA_SUSTAINED_MINUTES=$(or $(MINUTES),60) go test -count=1 -timeout 0 -v -run '^TestSustained$$' ./e2e | grep -v level=
