@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 type keyCmd struct {
@@ -48,7 +49,7 @@ func (c keyCreateCmd) Run(ctx context.Context, a *app) error {
 	if c.Expires > 0 {
 		req.ExpiresAt = time.Now().Add(c.Expires).UnixMicro()
 	}
-	made, err := ask[api.APIKey](ctx, a, req)
+	made, err := createKey(ctx, a, req)
 	if err != nil {
 		return err
 	}
@@ -56,6 +57,26 @@ func (c keyCreateCmd) Run(ctx context.Context, a *app) error {
 		fmt.Fprintf(w, "%s\n", key)
 		fmt.Fprintf(a.Err, "key %s of %s, scopes %s; it is not shown again\n", made.ID, cmp.Or(made.Agent, made.Address), scopes(made.Scopes))
 	})
+}
+
+// createKey requests the key of req. The agent of req may have been created a moment ago:
+// social has its address only after an event of the agent. So createKey repeats the request
+// while the agent exists and has no address, for at most answerTimeout.
+func createKey(ctx context.Context, a *app, req api.CreateKey) (api.APIKey, error) {
+	waiting, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	for {
+		made, err := ask[api.APIKey](ctx, a, req)
+		if req.Agent == "" || api.CodeOf(err) != api.NotFound {
+			return made, err
+		}
+		if _, none := ask[api.Agent](ctx, a, api.GetAgent{Agent: req.Agent}); none != nil {
+			return made, err
+		}
+		if wait.For(waiting, 100*time.Millisecond) != nil {
+			return made, err
+		}
+	}
 }
 
 type keyListCmd struct {
