@@ -67,7 +67,7 @@ func connect(ctx context.Context, program, dir string) (*cluster, error) {
 		_ = proxy.Process.Signal(syscall.SIGTERM) // it may have ended
 		<-done
 	}
-	c.api = kube.New("http://kubectl", &http.Client{Transport: &http.Transport{
+	c.api = kube.New("http://localhost", &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		},

@@ -50,6 +50,10 @@ func fakeKubectl(args []string) error {
 	}
 	context.AfterFunc(ctx, func() { _ = l.Close() })
 	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "localhost" { // kubectl proxy accepts the names of this machine only
+			http.Error(w, "Forbidden", http.StatusForbidden)
+			return
+		}
 		if r.URL.Path != "/api/v1/nodes" {
 			http.NotFound(w, r)
 			return
