@@ -184,7 +184,7 @@ cluster-down: $(CLUSTER) ## Stop the cluster and delete its state
 	@$(CLUSTER) down -wipe
 
 tools: ## Test the tools for images, traces, Jaeger and mutations, the lab and the drill
-	@for d in tools tools/image test; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test ./...) || exit 1; done
+	@for d in tools tools/image test; do (cd $$d && GOWORK=off go vet ./... && GOWORK=off go test -timeout 20m ./...) || exit 1; done
 
 k8s: ## Render and check the Kubernetes manifests
 	@tools/k8s.sh
