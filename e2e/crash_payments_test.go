@@ -200,7 +200,7 @@ func TestCrashPayments(t *testing.T) {
 				continue
 			}
 			if point == failpoint.TreasuryUse && mode == failpoint.Timeout {
-				continue // nobody has the claim, and it ends by its time, after minutes
+				continue // the claim has no owner and expires after minutes
 			}
 			cases++
 			if faults := w.crash(t, point, mode); len(faults) > 0 {
@@ -215,7 +215,7 @@ func TestCrashPayments(t *testing.T) {
 	t.Logf("%d cases in %.0f s", cases, time.Since(began).Seconds())
 }
 
-// abandoned kills the payer in payments that nobody repeats, to a seller that never
+// abandoned kills the payer in payments that are not repeated, to a seller that never
 // settles. Treasury releases their money when the chain is past their windows.
 func (w *paidWorld) abandoned(t *testing.T) {
 	t.Helper()

@@ -208,8 +208,8 @@ var table = [points]Info{
 	BusAck: {"bus.ack", []string{"loop", "heartbeat"}, "the message is handled and redelivered", "the message is acknowledged", false},
 }
 
-// apart are the points that no scene of the crash matrix passes, because its runs pay nobody
-// outside. TestCrashPayments of e2e kills processes at them.
+// apart are the points that no scene of the crash matrix passes, because its runs make no
+// payment. TestCrashPayments of e2e kills processes at them.
 var apart = []Point{
 	TreasuryPaySign, TreasuryPaySend, TreasuryPayReceipt, TreasuryPayPost, TreasuryUse, TreasuryServe, TreasuryTransfer, TreasurySettlement,
 }

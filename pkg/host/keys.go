@@ -78,7 +78,7 @@ func (k *keyring) identity(ctx context.Context, hash string) (api.KeyIdentity, e
 	case api.CodeOf(err) == api.Denied:
 		known = knownKey{err: err, until: now.Add(refusalLife)}
 	default:
-		// Without an answer nobody is let in, and the next request asks again.
+		// Without an answer the request is refused, and the next one asks again.
 		return id, &api.Error{Code: api.Unavailable, Message: "API keys cannot be checked now", Next: "try again; anima status shows whether social is running", RetryAfter: 1000}
 	}
 	k.mu.Lock()
