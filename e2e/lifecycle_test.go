@@ -52,7 +52,7 @@ func cancelled(t *testing.T, w *world) {
 	a := born(t, w, "Quitter", api.Dollar)
 	program := "sleep-" + strconv.Itoa(os.Getpid()) + filepath.Base(w.data)
 	acc := atWork(t, w, a.ID, "hang "+strings.TrimPrefix(program, "sleep-"))
-	for deadline := time.Now().Add(30 * time.Second); len(running(t, program)) < 2; {
+	for deadline := time.Now().Add(time.Minute); len(running(t, program)) < 2; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the command did not begin: %+v", turnsOf(t, w, acc.Run))
 		}

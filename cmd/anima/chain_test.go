@@ -76,7 +76,7 @@ func TestChainCommandsWhileTheRPCIsDown(t *testing.T) {
 	p := newChainProxy(t)
 	m := newMachine(t)
 	for name, value := range map[string]string{
-		"ANIMA_TREASURY_RPC_URL": p.url + "/a-key", "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "300ms", "ANIMA_TREASURY_CHAIN_POLL": "50ms",
+		"ANIMA_TREASURY_RPC_URL": p.url + "/a-key", "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "2s", "ANIMA_TREASURY_CHAIN_POLL": "50ms",
 		"ANIMA_TREASURY_TOPUP_URL": "self",
 	} {
 		m.env[name] = value
@@ -84,7 +84,7 @@ func TestChainCommandsWhileTheRPCIsDown(t *testing.T) {
 	if u := m.up(); u.Chain != "" {
 		t.Errorf("up: got a dev chain at %q, want none besides the configured one", u.Chain)
 	}
-	m.cli("wallet", "fund", "lucky", "6")
+	m.outputWhen(" to 0x", "wallet", "fund", "lucky", "6", "--id", "first") // the chain starts with it, and may be late
 	m.outputWhen("$6.00 at block", "wallet", "show", "lucky")
 	before := asked[[]api.Balance](m, "ledger", "balance", "lucky")[0]
 	for mode, why := range map[string]string{"refuses": "does not answer", "hangs": "does not answer", "lies": "is of chain 1, not of dev (1337)"} {

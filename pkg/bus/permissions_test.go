@@ -195,10 +195,18 @@ func TestPermissions(t *testing.T) {
 			return s.Begin(ctx)
 		},
 	} {
-		brief, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-		err := question(brief)
-		if cancel(); api.ReasonOf(err) != api.ReasonNoAnswer || !strings.Contains(err.Error(), "does not permit") {
-			t.Errorf("%s that NATS drops: %v, want reason %s", what, err, api.ReasonNoAnswer)
+		for end := time.Now().Add(patience); ; {
+			brief, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			err := question(brief)
+			if cancel(); api.ReasonOf(err) == api.ReasonNoAnswer && strings.Contains(err.Error(), "does not permit") {
+				break
+			}
+			// brief may end between a repetition and its refusal: then the request is one that
+			// was not answered in time.
+			if err == nil || time.Now().After(end) {
+				t.Errorf("%s that NATS drops: %v, want reason %s", what, err, api.ReasonNoAnswer)
+				break
+			}
 		}
 	}
 	if n := bus.Watched(social); n != 0 {
