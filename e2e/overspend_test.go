@@ -87,8 +87,9 @@ func (m *meter) environment() map[string]string {
 }
 
 // spend makes calls from many callers of one agent with credits for calls of them, until
-// no caller gets another answer, and checks the balance. It returns the number of answers.
-func (m *meter) spend(t *testing.T, b *bus.Bus, callers, calls int) (answers int64) {
+// no caller gets another answer and no credits are left. It returns the number of answers
+// and of attempts that were made again.
+func (m *meter) spend(t *testing.T, b *bus.Bus, callers, calls int) (answers, repeats int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -100,54 +101,63 @@ func (m *meter) spend(t *testing.T, b *bus.Bus, callers, calls int) (answers int
 	if _, err := bus.Call[api.Posted](ctx, b, api.Deposit{ID: "all", Agent: agent, Amount: money, Source: "faucet"}); err != nil {
 		t.Fatal(err)
 	}
-	var all sync.WaitGroup
-	var answered atomic.Int64
-	for i := range callers {
-		all.Go(func() {
-			for n := 0; ; n++ {
-				more, err := m.call(ctx, b, agent, fmt.Sprintf("c%d-%d", i, n))
-				switch {
-				case err != nil:
-					t.Errorf("caller %d: %v", i, err)
-					return
-				case !more:
-					return
+	var answered, repeated atomic.Int64
+	var left api.Balance
+	for round := 0; ; round++ {
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for n := 0; ; n++ {
+					more, repeats, err := m.call(ctx, b, agent, fmt.Sprintf("r%d-c%d-%d", round, i, n))
+					repeated.Add(repeats)
+					switch {
+					case err != nil:
+						t.Errorf("caller %d: %v", i, err)
+						return
+					case !more:
+						return
+					}
+					answered.Add(1)
 				}
-				answered.Add(1)
-			}
-		})
-	}
-	all.Wait()
-	left, err := bus.Call[api.Balance](ctx, b, api.GetBalance{Agent: agent})
-	if err != nil {
-		t.Fatal(err)
+			})
+		}
+		all.Wait()
+		var err error
+		if left, err = bus.Call[api.Balance](ctx, b, api.GetBalance{Agent: agent}); err != nil {
+			t.Fatal(err)
+		}
+		// The hold of a stopped call may have been released after the last caller was refused.
+		if t.Failed() || left.Available == 0 && left.Held == 0 {
+			break
+		}
 	}
 	bill := api.Micros(m.charged.Load()) * overspendCost
-	t.Logf("%d callers: %d answers, the provider charged %s of %s, a ratio of %.2f", callers, answered.Load(), bill, money, float64(bill)/float64(money))
+	t.Logf("%d callers: %d answers after %d repeats, the provider charged %s of %s, a ratio of %.2f",
+		callers, answered.Load(), repeated.Load(), bill, money, float64(bill)/float64(money))
 	if bill > money {
 		t.Errorf("the provider charged %s for a balance of %s", bill, money)
 	}
 	if left.Available != 0 || left.Held != 0 {
 		t.Errorf("%s are left and %s are held, want everything spent", left.Available, left.Held)
 	}
-	return answered.Load()
+	return answered.Load(), repeated.Load()
 }
 
 // call makes one call and repeats it under its id until it is answered. It returns false
-// when the credits are spent.
-func (m *meter) call(ctx context.Context, b *bus.Bus, agent, id string) (bool, error) {
-	for {
+// when the credits are spent, and the number of repeats.
+func (m *meter) call(ctx context.Context, b *bus.Bus, agent, id string) (more bool, repeats int64, err error) {
+	for ; ; repeats++ {
 		_, err := bus.CallStream[api.Delta, api.Completion](ctx, b, api.Complete{
 			ID: id, Agent: agent, Session: "s", Turn: id, Task: api.TaskTurn, Tier: api.TierNormal, Model: "m", MaxTokens: overspendTokens,
 			Messages: []api.ChatMessage{{Role: "user", Content: "spend"}},
 		}, func(api.Delta) error { return nil })
 		switch {
 		case err == nil:
-			return true, nil
+			return true, repeats, nil
 		case api.ReasonOf(err) == api.ReasonInsufficient:
-			return false, nil
+			return false, repeats, nil
 		case ctx.Err() != nil || api.CodeOf(err) != api.Unavailable:
-			return false, err
+			return false, repeats, err
 		}
 	}
 }
@@ -162,8 +172,10 @@ func TestOverspend(t *testing.T) {
 			t.Parallel()
 			m := startMeter(t, 0)
 			w := apptest.Start(t, apptest.Options{Env: m.environment()}, treasury.Service, router.Service)
-			if answers := m.spend(t, w.Bus, callers, callers*each); answers != int64(callers*each) {
-				t.Errorf("%d answers, want %d", answers, callers*each)
+			// The provider charges an attempt that is stopped, too, when the machine is slow.
+			answers, repeats := m.spend(t, w.Bus, callers, callers*each)
+			if want := int64(callers * each); answers > want || answers < want-repeats {
+				t.Errorf("%d answers after %d repeats, want %d with none", answers, repeats, want)
 			}
 		})
 	}
@@ -218,7 +230,7 @@ func TestOverspendKilled(t *testing.T) {
 				}
 				replicas[0].kill()
 			})
-			answers := m.spend(t, b, callers, calls)
+			answers, _ := m.spend(t, b, callers, calls)
 			killer.Wait()
 			t.Logf("%d attempts had no answer", m.charged.Load()-answers)
 		})

@@ -40,9 +40,11 @@ func TestProviders(t *testing.T) {
 				more[k] = v
 			}
 			w := oneProcess(t, more)
+			tests := map[string]func(*testing.T){}
 			for _, s := range all {
-				t.Run(s.name, func(t *testing.T) { t.Parallel(); s.play(t, w, server) })
+				tests[s.name] = func(t *testing.T) { s.play(t, w, server) }
 			}
+			together(t, tests)
 		})
 	}
 	group("well timed", map[string]string{"ANIMA_INFERENCE_ROUTER_BREAKER": "1s"}, episodes())

@@ -16,7 +16,7 @@ func shaped(t *testing.T, w *world, name string, window int) api.Agent {
 	t.Helper()
 	source := "---\nname: " + name + "\ntools: [exec, read_file, write_file, check_credits, send_message, sleep, create_goal, list_goals, complete_task, remember_fact]\n"
 	if window > 0 {
-		source += fmt.Sprintf("context: {window: %d, reserve: 1000, flush: 2500}\n", window)
+		source += fmt.Sprintf("context: {window: %d, reserve: 1000, flush: 7000}\n", window)
 	}
 	a := call[api.Agent](t, w, api.ApplyAgent{Source: source + "---\nBe useful.\n"})
 	call[api.Posted](t, w, api.Deposit{ID: "birth-" + a.ID, Agent: a.ID, Amount: 100 * api.Dollar, Source: "faucet"})
@@ -138,9 +138,9 @@ func TestReplayShapes(t *testing.T) {
 			}
 		}},
 	}
+	tests := map[string]func(*testing.T){}
 	for i, shape := range shapes {
-		t.Run(shape.name, func(t *testing.T) {
-			t.Parallel()
+		tests[shape.name] = func(t *testing.T) {
 			a := shaped(t, w, fmt.Sprint("Shape", i), shape.window)
 			shape.live(t, a)
 			turns, steps := 0, 0
@@ -165,6 +165,7 @@ func TestReplayShapes(t *testing.T) {
 				t.Errorf("%d turns, want %d", turns, shape.turns)
 			}
 			t.Logf("%d turns with %d steps", turns, steps)
-		})
+		}
 	}
+	together(t, tests)
 }

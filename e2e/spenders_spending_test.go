@@ -61,6 +61,7 @@ type spending struct {
 	seed       uint64
 
 	done, grants, paid, repeated atomic.Int64
+	kills                        atomic.Int64 // of processes of treasury
 	account                      *bound
 	other                        *bound // the limit of a day for the category other
 	lineage                      *bound // the limit of the lineage for x402
@@ -170,7 +171,7 @@ func patiently[Resp any](ctx context.Context, s *spending, m api.Message) (Resp,
 // spend makes payments until all operations are done.
 func (s *spending) spend(ctx context.Context, who int) {
 	rng := rand.New(rand.NewPCG(s.seed, uint64(who)+1)) //nolint:gosec // reproducible
-	for n := 0; s.done.Load() < s.operations && !s.t.Failed(); n++ {
+	for n := 0; (s.done.Load() < s.operations || s.kills.Load() < spendersKills) && !s.t.Failed(); n++ {
 		if err := s.payment(ctx, rng, fmt.Sprintf("s%d-%d", who, n)); err != nil {
 			s.t.Errorf("spender %d: %v", who, err)
 			return
@@ -283,10 +284,10 @@ func (s *spending) turn(id string) spendersTurns {
 	return t.(spendersTurns)
 }
 
-func (s *spending) progress(began time.Time, kills int) {
+func (s *spending) progress(began time.Time) {
 	done, gone := s.done.Load(), time.Since(began)
-	left := time.Duration(float64(gone) / float64(max(1, done)) * float64(s.operations-done))
-	s.t.Logf("%d of %d operations, %d kills; %s gone, about %s left", done, s.operations, kills, gone.Round(time.Second), left.Round(time.Second))
+	left := time.Duration(float64(gone) / float64(max(1, done)) * float64(max(0, s.operations-done)))
+	s.t.Logf("%d of %d operations, %d kills; %s gone, about %s left", done, s.operations, s.kills.Load(), gone.Round(time.Second), left.Round(time.Second))
 }
 
 func (s *spending) summary() string {

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +20,10 @@ const (
 	spendersOperations = "ANIMA_SPENDERS_OPERATIONS" // answered requests
 	spendersSeed       = "ANIMA_SPENDERS_SEED"
 )
+
+// spendersKills is how many kills [TestSpendersKilled] has at least. On a slow machine the
+// operations are made before, and the spenders then make more of them.
+const spendersKills = 3
 
 // TestSpendersKilled has 64 spenders of one account at two processes of treasury on one
 // PostgreSQL database, which are killed with SIGKILL at random times. The spenders count
@@ -41,13 +46,10 @@ func TestSpendersKilled(t *testing.T) {
 		spending.Go(func() { s.spend(ctx, i) })
 	}
 	all.Go(func() { spending.Wait(); close(finished) })
-	kills := b.killUntil(finished, rand.New(rand.NewPCG(seed, 0)), func(kills int) { s.progress(began, kills) })
+	b.killUntil(finished, rand.New(rand.NewPCG(seed, 0)), &s.kills, func() { s.progress(began) })
 	all.Wait()
 	s.audit(ctx, b.url)
-	t.Logf("%d operations and %d kills in %s, seed %d\n%s", s.done.Load(), kills, time.Since(began).Round(100*time.Millisecond), seed, s.summary())
-	if kills < 2 {
-		t.Errorf("%d processes were killed, want 2 or more", kills)
-	}
+	t.Logf("%d operations and %d kills in %s, seed %d\n%s", s.done.Load(), s.kills.Load(), time.Since(began).Round(100*time.Millisecond), seed, s.summary())
 }
 
 // spendersBank is two processes of treasury on one database.
@@ -78,12 +80,12 @@ func newSpendersBank(t *testing.T) *spendersBank {
 }
 
 // killUntil kills one process at a time, and sometimes both, at random ages, and starts
-// it again, until finished is closed. It returns the number of kills.
-func (b *spendersBank) killUntil(finished <-chan struct{}, rng *rand.Rand, progress func(kills int)) (kills int) {
+// it again, until finished is closed. It counts the kills.
+func (b *spendersBank) killUntil(finished <-chan struct{}, rng *rand.Rand, kills *atomic.Int64, progress func()) {
 	for b.logged = time.Now(); ; {
 		select {
 		case <-finished:
-			return kills
+			return
 		case <-time.After(time.Duration(50+rng.IntN(800)) * time.Millisecond):
 		}
 		victims := []int{rng.IntN(2)}
@@ -92,7 +94,7 @@ func (b *spendersBank) killUntil(finished <-chan struct{}, rng *rand.Rand, progr
 		}
 		for _, i := range victims {
 			b.twins[i].kill()
-			kills++
+			kills.Add(1)
 		}
 		for _, i := range victims {
 			b.twins[i] = startService(b.t, "treasury", b.nats, b.data, maps.Clone(b.env))
@@ -102,7 +104,7 @@ func (b *spendersBank) killUntil(finished <-chan struct{}, rng *rand.Rand, progr
 		}
 		if time.Since(b.logged) >= 5*time.Second {
 			b.logged = time.Now()
-			progress(kills)
+			progress()
 		}
 	}
 }

@@ -46,9 +46,11 @@ func TestStories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := begin(t, map[string]string{"ANIMA_LOOP_LEASE": "15s"}) // no process is killed, so no run may be resumed on a slow machine
+			all := map[string]func(*testing.T){}
 			for story, tell := range stories {
-				t.Run(story, func(t *testing.T) { t.Parallel(); tell(t, w) })
+				all[story] = func(t *testing.T) { tell(t, w) }
 			}
+			together(t, all)
 		})
 	}
 }

@@ -50,6 +50,27 @@ func services() []host.Service {
 // everything.
 const sinkProcess = "ANIMA_E2E_SINK"
 
+// together runs subtests that share the services of t, at most four at once, and waits for
+// them. With [testing.T.Parallel] in the subtests, t would not count as a running test while
+// they wait for their turn, and the services of all such tests would run at the same time.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	next := make(chan string)
+	var running sync.WaitGroup
+	for range min(len(tests), 4) {
+		running.Go(func() {
+			for name := range next {
+				t.Run(name, tests[name])
+			}
+		})
+	}
+	for name := range tests {
+		next <- name
+	}
+	close(next)
+	running.Wait()
+}
+
 func TestMain(m *testing.M) {
 	loop.Init()
 	host.TuneGC(os.LookupEnv) // as in the measured processes
