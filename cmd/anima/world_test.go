@@ -42,7 +42,7 @@ func newMachine(t testing.TB) *machine {
 	return &machine{t: t, env: map[string]string{
 		"HOME": t.TempDir(), "ANIMA_HTTP_ADDR": "127.0.0.1:0", "ANIMA_OPS_ADDR": "127.0.0.1:0", "ANIMA_NATS_LISTEN": "127.0.0.1:0",
 		"ANIMA_INFERENCE_ROUTER_SIMULATED": "true", "ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOG_FORMAT": "text",
-		"ANIMA_LOOP_LEASE": "2s",
+		"ANIMA_LOOP_LEASE": "2s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2",
 	}}
 }
 
