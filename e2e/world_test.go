@@ -115,7 +115,7 @@ func environment(t testing.TB, more map[string]string) map[string]string {
 	}
 	env := map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_INFERENCE_ROUTER_SIMULATED": "true", "ANIMA_TREASURY_FAUCET": "true",
-		"ANIMA_LOOP_LEASE": "2s",
+		"ANIMA_LOOP_LEASE": "2s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2",
 	}
 	for k, v := range more {
 		env[k] = v

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -29,11 +30,12 @@ const (
 // Call sends a request and waits for its answer until ctx ends, for at most 30 s (10 s if
 // ctx has no deadline), and for at most 10 s after a service took the request. It retries
 // with backoff while no service takes the request (no replica is up, every worker is
-// busy): the handler of such a request was never started. It also repeats the request
-// when the connection broke, which loses the answer, and, without abandoning the first
-// request, after 3 s and 7 s without an answer, because the replica that took it may have
-// crashed. Requests carry ids, so that a repeated one is recognised. A request that was
-// taken and not answered in time is Unavailable and may have been executed.
+// busy), until the last tenth of that time, at most a second: the handler of such a
+// request was never started. It also repeats the request when the connection broke, which
+// loses the answer, and, without abandoning the first request, after 3 s and 7 s without
+// an answer, because the replica that took it may have crashed. Requests carry ids, so
+// that a repeated one is recognised. A request that was taken and not answered in time is
+// Unavailable and may have been executed.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -47,6 +49,7 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
+	latest := latestTry(ctx)
 	for try := 0; ; try++ {
 		answer, broken, err := b.ask(ctx, msg)
 		if broken {
@@ -62,10 +65,21 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 		if !again {
 			return resp, failed(span, err)
 		}
-		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil || time.Now().After(latest) {
 			return resp, failed(span, err)
 		}
 	}
+}
+
+// latestTry returns the time after which a request is not repeated: nine tenths of the
+// time until ctx ends, or its last second. If ctx ended during a repetition, the caller
+// would not learn the reason, and the request might have been executed.
+func latestTry(ctx context.Context) time.Time {
+	end, ok := ctx.Deadline()
+	if !ok {
+		return time.Now().Add(math.MaxInt64)
+	}
+	return end.Add(-min(time.Second, time.Until(end)/10))
 }
 
 // ask sends the request and waits for an answer. broken reports that the connection broke

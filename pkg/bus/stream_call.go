@@ -48,6 +48,7 @@ type streamCall struct {
 // sends the request, with retries until a server has begun it. With begin it returns
 // then.
 func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
+	latest := latestTry(ctx)
 	for try := 0; ; try++ {
 		if m, err = nil, r.send(); err == nil {
 			if begin && r.begun {
@@ -63,7 +64,7 @@ func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end boo
 			return nil, false, err
 		}
 		r.reset()
-		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil {
+		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil || time.Now().After(latest) {
 			return nil, false, err
 		}
 	}
