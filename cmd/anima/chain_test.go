@@ -69,6 +69,16 @@ func (m *machine) outputWhen(text string, args ...string) result {
 	}
 }
 
+// usdc gives an agent USDC, once. The dev chain starts with the first request, which may
+// take longer than the time limit of the request.
+func (m *machine) usdc(agent, dollars string) {
+	m.t.Helper()
+	r := m.outputWhen(" to 0x", "wallet", "fund", agent, dollars, "--id", "first")
+	if !strings.Contains(r.out, "$"+dollars+".00 of USDC to 0x") && !strings.Contains(r.out, "nothing was paid to 0x") {
+		m.t.Errorf("fund: got %q", r.out)
+	}
+}
+
 // TestChainCommandsWhileTheRPCIsDown runs the commands of the runbook rpc-down with an RPC
 // that refuses, hangs, and says another chain id.
 func TestChainCommandsWhileTheRPCIsDown(t *testing.T) {
@@ -84,7 +94,7 @@ func TestChainCommandsWhileTheRPCIsDown(t *testing.T) {
 	if u := m.up(); u.Chain != "" {
 		t.Errorf("up: got a dev chain at %q, want none besides the configured one", u.Chain)
 	}
-	m.outputWhen(" to 0x", "wallet", "fund", "lucky", "6", "--id", "first") // the chain starts with it, and may be late
+	m.usdc("lucky", "6")
 	m.outputWhen("$6.00 at block", "wallet", "show", "lucky")
 	before := asked[[]api.Balance](m, "ledger", "balance", "lucky")[0]
 	for mode, why := range map[string]string{"refuses": "does not answer", "hangs": "does not answer", "lies": "is of chain 1, not of dev (1337)"} {

@@ -274,7 +274,7 @@ func TestMetricsDoc(t *testing.T) {
 	m.cli("session", "send", "lucky", "tell "+nova.Address+" hello")
 	m.cli("session", "send", "lucky", "sleep")
 	m.run("", "session", "send", "poor", "who pays?")
-	m.cli("wallet", "fund", "poor", "1")
+	m.usdc("poor", "1")
 	m.cli("budget", "set", "nova", "--hour", "0")
 	m.run("", "session", "send", "nova", "what do you spend?")
 	m.cli("model", "matrix", "reset")

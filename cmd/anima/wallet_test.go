@@ -45,10 +45,8 @@ func TestLowAgentBuysCredits(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(u.Data, "devchain")); err == nil {
 		t.Error("the dev chain has a folder before its first use")
 	}
-	if out := m.cli("wallet", "fund", "poor", "6", "--id", "one"); !strings.Contains(out, "$6.00 of USDC to 0x") {
-		t.Errorf("fund: got %q", out)
-	}
-	if out := m.cli("wallet", "fund", "poor", "6", "--id", "one"); !strings.Contains(out, "nothing was paid") {
+	m.usdc("poor", "6")
+	if out := m.cli("wallet", "fund", "poor", "6", "--id", "first"); !strings.Contains(out, "nothing was paid") {
 		t.Errorf("the same id: got %q", out)
 	}
 	m.balanceWhen("poor", "credits for 5 dollars", func(b api.Balance) bool {
@@ -149,7 +147,7 @@ func TestRefusedRunBuysCredits(t *testing.T) {
 	if r := m.run("", "session", "send", "rich", "hello"); r.code != exitFailed || !strings.Contains(r.err, "anima agent fund rich 5") {
 		t.Fatalf("without USDC: exit %d\n%s%s\nwant a run that cannot pay", r.code, r.out, r.err)
 	}
-	m.cli("wallet", "fund", "rich", "6")
+	m.usdc("rich", "6")
 	end := asked[api.LoopEnd](m, "session", "send", "rich", "are you there?")
 	if !end.Success || end.Turns != 1 {
 		t.Errorf("with USDC: got %+v, want one turn", end)
@@ -169,7 +167,7 @@ func TestWalletRotation(t *testing.T) {
 	m.up()
 	nova := m.born("Nova")
 	was := asked[api.Agent](m, "agent", "get", "lucky").Address
-	m.cli("wallet", "fund", "lucky", "2")
+	m.usdc("lucky", "2")
 	out := m.cli("wallet", "rotate", "lucky")
 	now := asked[api.RotatedWallet](m, "wallet", "rotate", "lucky", "--address", was)
 	if now.Address == was || !strings.Contains(out, now.Address) || !strings.Contains(out, "$2.00 of USDC moved in 0x") {
