@@ -294,7 +294,7 @@ func TestDeleteCommand(t *testing.T) {
 	if g := asked[agentView](u.machine, "agent", "get", "nova"); g.State == api.StateDead {
 		t.Errorf("a refusal changed the agent: %+v", g)
 	}
-	slow := asked[api.Accepted](u.machine, "session", "send", "nova", "slow", "--no-wait")
+	slow := asked[api.Accepted](u.machine, "session", "send", "nova", "long thought", "--no-wait")
 	gone := asked[api.Deleted](u.machine, "agent", "delete", "Nova", "--force", "--reason", "enough")
 	if gone.Left <= 0 || gone.Forgotten {
 		t.Errorf("deleted: %+v, want the money that is left", gone)

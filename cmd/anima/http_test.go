@@ -328,7 +328,7 @@ func TestHTTPLife(t *testing.T) {
 		one(t, u.call(http.MethodPost, path, body, nil), &acc)
 		return acc
 	}
-	slow := send(`{"content":"slow"}`)
+	slow := send(`{"content":"long thought"}`)
 	if res := u.try(http.MethodPost, path, `{"content":"hi","mode":"drop"}`, nil); res.status != http.StatusConflict || res.fault(t).Code != api.Conflict {
 		t.Errorf("dropped: %d %s, want 409", res.status, res.body)
 	}

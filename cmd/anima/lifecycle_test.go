@@ -206,7 +206,7 @@ func TestLifeOnRealServices(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	m.up()
-	slow := asked[api.Accepted](m, "session", "send", "lucky", "slow", "--no-wait")
+	slow := asked[api.Accepted](m, "session", "send", "lucky", "long thought", "--no-wait")
 	waits := asked[api.Accepted](m, "session", "send", "lucky", "hello", "--no-wait")
 	if st := asked[api.RunState](m, "run", "get", waits.Run, "--session", waits.Session); st.Status != api.RunQueued {
 		t.Errorf("behind a slow run it is %+v, want queued", st)
