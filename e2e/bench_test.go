@@ -225,7 +225,6 @@ type load struct {
 func newLoad(b testing.TB, sessions int, o apptest.Options) *load {
 	b.Helper()
 	o.Env = environment(b, o.Env)
-	o.Env["ANIMA_LOOP_LEASE"] = "15s"
 	return loadOn(b, inProcess(b, o), sessions)
 }
 
@@ -486,7 +485,7 @@ func BenchmarkRequest(b *testing.B) {
 // BenchmarkWake measures the time from the request for a wake to the first event of the
 // agent's run.
 func BenchmarkWake(b *testing.B) {
-	w := oneProcess(b, map[string]string{"ANIMA_LOOP_LEASE": "15s"})
+	w := oneProcess(b, nil)
 	a := born(b, w, "Light", 1000*api.Dollar)
 	await(b, w, api.AgentChanged{Agent: a.ID}, func(api.AgentChanged) bool { return true })
 	starts := make(chan api.LoopStart, 16)

@@ -19,7 +19,7 @@ import (
 // up starts `anima up` and connects to it in the same way as the command line.
 func up(t *testing.T, dir string) (*process, *world) {
 	t.Helper()
-	return upWith(t, dir, nil)
+	return upWith(t, dir, map[string]string{"ANIMA_LOOP_LEASE": "2s"}) // for tests that kill it
 }
 
 // upWith is up with additional settings.

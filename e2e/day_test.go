@@ -69,7 +69,7 @@ func (d *day) begin(dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.start(dir, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "15s"})
+	d.start(dir, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script})
 	d.turns = func() (n int64) {
 		for _, a := range []api.Agent{d.clerk, d.friend} {
 			for _, s := range wanted[api.Sessions](&d.watched, api.ListSessions{Agent: a.ID, Limit: 1000}).Sessions {

@@ -31,7 +31,7 @@ func TestReplayShapes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := oneProcess(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_MAIL_SENDER_RUNS": "1", "ANIMA_LOOP_LEASE": "15s"})
+	w := oneProcess(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_MAIL_SENDER_RUNS": "1"})
 	said := func(text string) func(t *testing.T, a api.Agent) {
 		return func(t *testing.T, a api.Agent) {
 			if end := send(t, w, a.ID, text); !end.Success {

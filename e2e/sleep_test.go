@@ -29,8 +29,7 @@ func BenchmarkSleeping(b *testing.B) {
 		}
 		agents = n
 	}
-	// The creation of wallets is not measured, so its key derivation is made cheap.
-	w := manyProcesses(b, map[string]string{"ANIMA_LOOP_LEASE": "15s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2"})
+	w := manyProcesses(b, nil)
 	empty := memory(b, w.processes["loop"])
 	ids := make([]string, agents)
 	work := make(chan int)

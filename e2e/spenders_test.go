@@ -50,6 +50,9 @@ func TestSpendersKilled(t *testing.T) {
 	all.Wait()
 	s.audit(ctx, b.url)
 	t.Logf("%d operations and %d kills in %s, seed %d\n%s", s.done.Load(), s.kills.Load(), time.Since(began).Round(100*time.Millisecond), seed, s.summary())
+	if kills := s.kills.Load(); kills < spendersKills {
+		t.Errorf("%d processes were killed, want %d or more", kills, spendersKills)
+	}
 }
 
 // spendersBank is two processes of treasury on one database.

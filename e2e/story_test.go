@@ -45,7 +45,7 @@ func TestStories(t *testing.T) {
 	for name, begin := range worlds {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := begin(t, map[string]string{"ANIMA_LOOP_LEASE": "15s"}) // no process is killed, so no run may be resumed on a slow machine
+			w := begin(t, nil)
 			all := map[string]func(*testing.T){}
 			for story, tell := range stories {
 				all[story] = func(t *testing.T) { tell(t, w) }

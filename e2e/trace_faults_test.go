@@ -135,7 +135,7 @@ func begin(t *testing.T, store spanStore, seed uint64) *faulty {
 	}
 	f.startNATS()
 	t.Cleanup(func() { f.nats.Shutdown() })
-	f.env = environment(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "OTEL_EXPORTER_OTLP_ENDPOINT": store.endpoint()})
+	f.env = environment(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "OTEL_EXPORTER_OTLP_ENDPOINT": store.endpoint(), "ANIMA_LOOP_LEASE": "2s"})
 	for _, n := range names {
 		f.procs[n] = startService(t, n, "nats://"+f.addr, f.data, f.env)
 	}

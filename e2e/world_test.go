@@ -50,27 +50,6 @@ func services() []host.Service {
 // everything.
 const sinkProcess = "ANIMA_E2E_SINK"
 
-// together runs subtests that share the services of t, at most four at once, and waits for
-// them. With [testing.T.Parallel] in the subtests, t would not count as a running test while
-// they wait for their turn, and the services of all such tests would run at the same time.
-func together(t *testing.T, tests map[string]func(*testing.T)) {
-	t.Helper()
-	next := make(chan string)
-	var running sync.WaitGroup
-	for range min(len(tests), 4) {
-		running.Go(func() {
-			for name := range next {
-				t.Run(name, tests[name])
-			}
-		})
-	}
-	for name := range tests {
-		next <- name
-	}
-	close(next)
-	running.Wait()
-}
-
 func TestMain(m *testing.M) {
 	loop.Init()
 	host.TuneGC(os.LookupEnv) // as in the measured processes
@@ -115,7 +94,7 @@ func environment(t testing.TB, more map[string]string) map[string]string {
 	}
 	env := map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_INFERENCE_ROUTER_SIMULATED": "true", "ANIMA_TREASURY_FAUCET": "true",
-		"ANIMA_LOOP_LEASE": "2s", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2",
+		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2",
 	}
 	for k, v := range more {
 		env[k] = v
@@ -137,6 +116,27 @@ func inProcess(t testing.TB, o apptest.Options) *world {
 		urls[n] = w.HTTP
 	}
 	return &world{bus: w.Bus, http: urls, ops: w.Ops, data: w.Data, own: w.NATS}
+}
+
+// together runs subtests that share the services of t, at most four at once, and waits for
+// them. With [testing.T.Parallel] in the subtests, t would not count as a running test while
+// they wait for their turn, and the services of all such tests would run at the same time.
+func together(t *testing.T, tests map[string]func(*testing.T)) {
+	t.Helper()
+	next := make(chan string)
+	var running sync.WaitGroup
+	for range min(len(tests), 4) {
+		running.Go(func() {
+			for name := range next {
+				t.Run(name, tests[name])
+			}
+		})
+	}
+	for name := range tests {
+		next <- name
+	}
+	close(next)
+	running.Wait()
 }
 
 // manyProcesses starts one process for each service, as in their images, with one NATS

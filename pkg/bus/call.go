@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"math"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -30,12 +29,12 @@ const (
 // Call sends a request and waits for its answer until ctx ends, for at most 30 s (10 s if
 // ctx has no deadline), and for at most 10 s after a service took the request. It retries
 // with backoff while no service takes the request (no replica is up, every worker is
-// busy), until the last tenth of that time, at most a second: the handler of such a
-// request was never started. It also repeats the request when the connection broke, which
-// loses the answer, and, without abandoning the first request, after 3 s and 7 s without
-// an answer, because the replica that took it may have crashed. Requests carry ids, so
-// that a repeated one is recognised. A request that was taken and not answered in time is
-// Unavailable and may have been executed.
+// busy) and enough of that time is left: the handler of such a request was never started.
+// It also repeats the request when the connection broke, which loses the answer, and,
+// without abandoning the first request, after 3 s and 7 s without an answer, because the
+// replica that took it may have crashed. Requests carry ids, so that a repeated one is
+// recognised. A request that was taken and not answered in time is Unavailable and may
+// have been executed.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -49,7 +48,6 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
-	latest := latestTry(ctx)
 	for try := 0; ; try++ {
 		answer, broken, err := b.ask(ctx, msg)
 		if broken {
@@ -65,21 +63,22 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 		if !again {
 			return resp, failed(span, err)
 		}
-		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil || time.Now().After(latest) {
+		if !pause(ctx, try) {
 			return resp, failed(span, err)
 		}
 	}
 }
 
-// latestTry returns the time after which a request is not repeated: nine tenths of the
-// time until ctx ends, or its last second. If ctx ended during a repetition, the caller
-// would not learn the reason, and the request might have been executed.
-func latestTry(ctx context.Context) time.Time {
-	end, ok := ctx.Deadline()
-	if !ok {
-		return time.Now().Add(math.MaxInt64)
+// pause waits before a request is repeated. It returns false if ctx then leaves less time
+// than the pause took. If ctx ended during the repetition, the caller would not learn why
+// no service took the request, and could not exclude that it was executed.
+func pause(ctx context.Context, try int) bool {
+	d := backoff(try, 10*time.Millisecond, 500*time.Millisecond)
+	if wait.For(ctx, d) != nil {
+		return false
 	}
-	return end.Add(-min(time.Second, time.Until(end)/10))
+	end, ok := ctx.Deadline()
+	return !ok || time.Until(end) > d
 }
 
 // ask sends the request and waits for an answer. broken reports that the connection broke

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/wait"
 )
 
 // errNotBegun is the error for a request that no server has begun: a server sends a
@@ -48,7 +47,6 @@ type streamCall struct {
 // sends the request, with retries until a server has begun it. With begin it returns
 // then.
 func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
-	latest := latestTry(ctx)
 	for try := 0; ; try++ {
 		if m, err = nil, r.send(); err == nil {
 			if begin && r.begun {
@@ -64,7 +62,7 @@ func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end boo
 			return nil, false, err
 		}
 		r.reset()
-		if wait.For(ctx, backoff(try, 10*time.Millisecond, 500*time.Millisecond)) != nil || time.Now().After(latest) {
+		if !pause(ctx, try) {
 			return nil, false, err
 		}
 	}
