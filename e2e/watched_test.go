@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,11 +29,12 @@ type watched struct {
 	samples []sample
 }
 
-// start starts the process on a folder, with an ops port.
-func (d *watched) start(dir string, env map[string]string) {
+// start starts the process on a folder, with an ops port and additional settings.
+func (d *watched) start(dir string, more map[string]string) {
 	d.t.Helper()
 	ops := freeAddr(d.t)
-	env["ANIMA_OPS_ADDR"] = ops
+	env := map[string]string{"ANIMA_OPS_ADDR": ops}
+	maps.Copy(env, more)
 	d.p, d.w = upWith(d.t, dir, env)
 	d.w.ops = "http://" + ops
 	d.js = streams(d.t, dir)
