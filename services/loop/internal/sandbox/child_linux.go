@@ -168,8 +168,10 @@ func await(pid int) int {
 // left. In a PID namespace the kernel does this when the first process ends.
 func sweep() {
 	for os.Getpid() != 1 {
-		for _, pid := range children() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		for pid, parent := range parents() {
+			if parent == os.Getpid() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
 		}
 		_, err := syscall.Wait4(-1, nil, 0, nil)
 		if err != nil && !errors.Is(err, syscall.EINTR) {
@@ -178,10 +180,31 @@ func sweep() {
 	}
 }
 
-// children returns the ids of the child processes of this process.
-func children() []int {
-	self := strconv.Itoa(os.Getpid())
-	var pids []int
+// killBelow kills all descendants of the process root, which must adopt orphans and not
+// reap: killed descendants keep their ids. They may start others meanwhile, so it repeats
+// this until a pass finds no other, at most 100 times.
+func killBelow(root int) {
+	killed := map[int]bool{}
+	for range 100 {
+		before, of := len(killed), parents()
+		for pid := range of {
+			for above := of[pid]; above != 0; above = of[above] {
+				if above == root {
+					killed[pid] = true
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+					break
+				}
+			}
+		}
+		if len(killed) == before {
+			return
+		}
+	}
+}
+
+// parents returns the parent of each process.
+func parents() map[int]int {
+	of := map[int]int{}
 	for _, path := range processes("stat") {
 		stat, err := os.ReadFile(path)
 		if err != nil {
@@ -190,13 +213,16 @@ func children() []int {
 		// proc_pid_stat(5): the name in parentheses may contain any character; the state
 		// and the parent follow.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-		if len(fields) > 1 && fields[1] == self {
-			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-				pids = append(pids, pid)
-			}
+		if len(fields) < 2 {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		parent, err2 := strconv.Atoi(fields[1])
+		if err == nil && err2 == nil {
+			of[pid] = parent
 		}
 	}
-	return pids
+	return of
 }
 
 func processes(file string) []string {

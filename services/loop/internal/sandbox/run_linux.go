@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	reach     = 1500 * time.Millisecond // time for the supervisor to kill a command, before the supervisor is killed
+	reach     = time.Second            // time for the supervisor to kill a command, before the service kills it
+	linger    = 500 * time.Millisecond // time for the supervisor to exit afterwards
 	userSpace = syscall.CLONE_NEWUSER
 	allSpaces = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNS
 )
@@ -234,27 +235,43 @@ func launch(cmd *exec.Cmd, o order) (wait func() (report, error), err error) {
 		return nil, errors.Join(err, closeAll(orderR, orderW))
 	}
 	cmd.ExtraFiles = []*os.File{orderR, reportW}
-	cmd.Cancel = orderW.Close // closing the pipe makes the supervisor kill all processes; WaitDelay applies if it does not
-	cmd.WaitDelay = reach
+	reported := make(chan struct{})
+	cmd.Cancel = func() error {
+		closed := orderW.Close() // makes the supervisor kill all processes
+		timer := time.NewTimer(reach)
+		defer timer.Stop()
+		select {
+		case <-reported:
+		case <-timer.C:
+			killBelow(cmd.Process.Pid) // without a PID namespace they would outlast the supervisor
+		}
+		return closed
+	}
+	cmd.WaitDelay = linger
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, closeAll(orderR, orderW, reportR, reportW))
 	}
+	var rep report
+	var unread error
+	go func() { // ends with the supervisor, which has the other end of the pipe; wait waits for it
+		defer close(reported)
+		unread = json.NewDecoder(reportR).Decode(&rep)
+	}()
 	sent := errors.Join(closeAll(orderR, reportW), json.NewEncoder(orderW).Encode(o))
 	if sent != nil {
 		_ = orderW.Close() // a supervisor without a complete order exits
 	}
 	return func() (report, error) {
 		ended := cmd.Wait()
-		var rep report
-		err := json.NewDecoder(reportR).Decode(&rep)
+		<-reported
 		_ = closeAll(orderW, reportR) // orderW may be closed already, reportR is only read
-		if err == nil {
+		if unread == nil {
 			return rep, nil
 		}
-		if errors.Is(err, io.EOF) { // a supervisor that was killed sends no report
-			err = errors.New("the supervisor ended without a report (main must call Init first)")
+		if errors.Is(unread, io.EOF) { // a supervisor that was killed sends no report
+			unread = errors.New("the supervisor ended without a report (main must call Init first)")
 		}
-		return report{}, errors.Join(err, sent, ended)
+		return report{}, errors.Join(unread, sent, ended)
 	}, nil
 }
 

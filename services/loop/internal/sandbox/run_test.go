@@ -197,6 +197,39 @@ func TestCancelEndsEveryProcess(t *testing.T) {
 	})
 }
 
+func TestCancelOfAStoppedSupervisorEndsEveryProcess(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		for name, command := range holding() {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				spec := complete(t, k, Spec{Command: command})
+				if err := k.prepare(spec); err != nil {
+					t.Fatal(err)
+				}
+				held, free := pipe(t, spec.Dir)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				spaces := k.best(ctx)
+				cmd := again(ctx, "supervise", spaces)
+				wait, err := launch(cmd, spec.order(k.caps.with(spaces)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				held()
+				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				cancel()
+				if rep, err := wait(); err == nil {
+					t.Errorf("the stopped supervisor reported %+v", rep)
+				}
+				free()
+			})
+		}
+	})
+}
+
 func TestTimeoutEndsEveryProcess(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, k kernel) {
