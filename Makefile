@@ -29,7 +29,7 @@ test: postgres ## Run all tests, on SQLite and PostgreSQL
 	$(PG) go test work
 
 race: postgres ## Run all tests with the race detector
-	$(PG) go test -race $(UNRACED) -timeout 20m work
+	$(PG) go test -race $(UNRACED) -timeout 40m work
 
 e2e: postgres ## Run the end-to-end tests, in one process and in many
 	$(PG) go test -count=1 ./e2e/...
