@@ -3,6 +3,9 @@ SHELL   := /bin/bash
 MODULES := $(shell go list -m -f '{{.Dir}}')
 BIN     := $(CURDIR)/.bin
 VERSION ?= 0.0.0-dev
+# Without this tag grpc contains the debugging pages of x/net/trace, whose templates call
+# methods by name: the linker then keeps every method of the program.
+TAGS    := grpcnotrace
 LDFLAGS := -s -w -X github.com/anima-run/anima/pkg/host.version=$(VERSION)
 # All store tests share one private PostgreSQL cluster.
 PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
@@ -17,7 +20,7 @@ help: ## Print this list
 
 build: ## Build .bin/anima
 	@echo "building $(BIN)/anima; the first build compiles everything and takes minutes, the next ones seconds"
-	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
+	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
 
 run: build ## Start all services in one process and print the URLs
 	@$(BIN)/anima up

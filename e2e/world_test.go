@@ -204,7 +204,7 @@ func (b *builder) program(t testing.TB, module, pkg string, tags ...string) stri
 		return bin
 	}
 	bin := filepath.Join(dir, name)
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", strings.Join(tags, ","), "-o", bin, pkg)
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-tags", strings.Join(append([]string{"grpcnotrace"}, tags...), ","), "-o", bin, pkg)
 	cmd.Dir = filepath.Join("..", module)
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -35,6 +35,7 @@ check() {
   [ "$SERVICE" = anima ] && set -- version || set -- -version
   got=$("$out/service" "$@")
   [[ "$got" = "$SERVICE $VERSION"* ]] || { echo "$SERVICE prints \"$got\", want \"$SERVICE $VERSION\"" >&2; exit 1; }
+  if [[ $(go version -m "$out/service") != *-tags=grpcnotrace* ]]; then echo "$SERVICE is built with other tags than those of the Makefile" >&2; exit 1; fi
   if go version -m "$out/service" | grep -q "$root"; then echo "$SERVICE: the path of the build is in the program" >&2; exit 1; fi
   if readelf -d "$out/service" 2>/dev/null | grep -q NEEDED; then echo "$SERVICE is not static" >&2; exit 1; fi
   echo "ok $got, $(du -m "$out/service" | cut -f1) MiB"

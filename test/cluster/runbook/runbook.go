@@ -137,7 +137,7 @@ func Run(ctx context.Context, o Options) (Report, error) {
 	defer func() { _ = os.RemoveAll(tmp) }() // a temporary folder
 	if o.Anima == "" {
 		o.Anima = filepath.Join(tmp, "bin", "anima")
-		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", o.Anima, "./cmd/anima")
+		c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", o.Anima, "./cmd/anima")
 		c.Dir, c.Env = o.Root, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=")
 		if out, err := c.CombinedOutput(); err != nil {
 			return rep, fmt.Errorf("build anima: %w\n%s", err, out)
