@@ -188,18 +188,26 @@ func killBelow(root int) {
 	for range 100 {
 		before, of := len(killed), parents()
 		for pid := range of {
-			for above := of[pid]; above != 0; above = of[above] {
-				if above == root {
-					killed[pid] = true
-					_ = syscall.Kill(pid, syscall.SIGKILL)
-					break
-				}
+			if below(of, pid, root) {
+				killed[pid] = true
+				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
 		if len(killed) == before {
 			return
 		}
 	}
+}
+
+// below reports whether pid is a descendant of root. Processes that start and end while
+// their parents are read can make of cyclic, so the number of steps is limited.
+func below(of map[int]int, pid, root int) bool {
+	for range of {
+		if pid = of[pid]; pid == root || pid == 0 {
+			return pid == root
+		}
+	}
+	return false
 }
 
 // parents returns the parent of each process.
