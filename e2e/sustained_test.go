@@ -36,7 +36,7 @@ func TestSustained(t *testing.T) {
 		t.Fatalf("%s=%d: want at least 4, so that each quarter has one", sustainedMinutes, minutes)
 	}
 	s := &sustained{watched: watched{t: t}, minute: minute}
-	s.start(t.TempDir(), nil)
+	s.start(t.TempDir(), map[string]string{"ANIMA_TREASURY_MAX_INFERENCE_DAILY_CENTS": "1000000000"}) // an agent exceeds the default after 18 minutes
 	s.turns = func() int64 { return 2 * s.runs() }
 	const sessions = 16
 	s.load = loadOn(t, s.w, sessions)
