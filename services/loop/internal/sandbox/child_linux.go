@@ -224,11 +224,8 @@ func parents() map[int]int {
 		if len(fields) < 2 {
 			continue
 		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		parent, err2 := strconv.Atoi(fields[1])
-		if err == nil && err2 == nil {
-			of[pid] = parent
-		}
+		pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(path))) // the pattern matches numbers, and the kernel writes one
+		of[pid], _ = strconv.Atoi(fields[1])
 	}
 	return of
 }

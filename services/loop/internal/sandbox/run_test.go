@@ -116,6 +116,15 @@ func holding() map[string]string {
 	}
 }
 
+// eachHolding runs a test as each does, for each command of holding.
+func eachHolding(t *testing.T, test func(t *testing.T, k kernel, command string)) {
+	each(t, func(t *testing.T, k kernel) {
+		for name, command := range holding() {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(t, k, command) })
+		}
+	})
+}
+
 // pipe creates the pipe "held" in dir. held waits until a process has the pipe open, free
 // until none has.
 func pipe(t *testing.T, dir string) (held, free func()) {
@@ -161,72 +170,62 @@ func pipe(t *testing.T, dir string) (held, free func()) {
 
 func TestCancelEndsEveryProcess(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, k kernel) {
-		for name, command := range holding() {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				spec, err := Spec{Dir: t.TempDir(), Command: command, Timeout: time.Minute, AllowUnsandboxed: true}.withDefaults()
-				if err != nil {
-					t.Fatal(err)
-				}
-				held, free := pipe(t, spec.Dir)
-				why := errors.New("the run was cancelled")
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				returned := make(chan error, 1)
-				go func() {
-					_, err := run(ctx, spec, k)
-					returned <- err
-				}()
-				held()
-				cancel(why)
-				select {
-				case err := <-returned:
-					if !errors.Is(err, why) {
-						t.Errorf("error %v, want %v", err, why)
-					}
-				case <-time.After(2 * time.Second):
-					t.Error("Run has not returned 2 s after the cancel")
-					if err := <-returned; err == nil {
-						t.Error("and then as if nothing had been")
-					}
-				}
-				free()
-			})
+	eachHolding(t, func(t *testing.T, k kernel, command string) {
+		spec, err := Spec{Dir: t.TempDir(), Command: command, Timeout: time.Minute, AllowUnsandboxed: true}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
 		}
+		held, free := pipe(t, spec.Dir)
+		why := errors.New("the run was cancelled")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		returned := make(chan error, 1)
+		go func() {
+			_, err := run(ctx, spec, k)
+			returned <- err
+		}()
+		held()
+		cancel(why)
+		select {
+		case err := <-returned:
+			if !errors.Is(err, why) {
+				t.Errorf("error %v, want %v", err, why)
+			}
+		case <-time.After(2 * time.Second):
+			t.Error("Run has not returned 2 s after the cancel")
+			if err := <-returned; err == nil {
+				t.Error("and then as if nothing had been")
+			}
+		}
+		free()
 	})
 }
 
 func TestCancelOfAStoppedSupervisorEndsEveryProcess(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, k kernel) {
-		for name, command := range holding() {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				spec := complete(t, k, Spec{Command: command})
-				if err := k.prepare(spec); err != nil {
-					t.Fatal(err)
-				}
-				held, free := pipe(t, spec.Dir)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				spaces := k.best(ctx)
-				cmd := again(ctx, "supervise", spaces)
-				wait, err := launch(cmd, spec.order(k.caps.with(spaces)))
-				if err != nil {
-					t.Fatal(err)
-				}
-				held()
-				if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				cancel()
-				if rep, err := wait(); err == nil {
-					t.Errorf("the stopped supervisor reported %+v", rep)
-				}
-				free()
-			})
+	eachHolding(t, func(t *testing.T, k kernel, command string) {
+		spec := complete(t, k, Spec{Command: command})
+		if err := k.prepare(spec); err != nil {
+			t.Fatal(err)
 		}
+		held, free := pipe(t, spec.Dir)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		spaces := k.best(ctx)
+		cmd := again(ctx, "supervise", spaces)
+		wait, err := launch(cmd, spec.order(k.caps.with(spaces)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held()
+		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if rep, err := wait(); err == nil {
+			t.Errorf("the stopped supervisor reported %+v", rep)
+		}
+		free()
 	})
 }
 
