@@ -2,6 +2,8 @@ package bus_test
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -108,6 +110,72 @@ func TestRevivedKeys(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestWatchOfARestartedServer checks that a watch passes all existing keys again after a
+// restart of the server, whatever its store has kept: a key that was deleted and has
+// returned, and a key whose revision an earlier, lost key had.
+func TestWatchOfARestartedServer(t *testing.T) {
+	t.Parallel()
+	put := func(t *testing.T, k *locks, key string) uint64 {
+		t.Helper()
+		revision, err := k.Create(testContext(t), key, api.Lock{Owner: key}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return revision
+	}
+	want := func(t *testing.T, seen <-chan *bus.Entry[api.Lock], key string, revision uint64) {
+		t.Helper()
+		for {
+			e := wait(t, seen, fmt.Sprintf("%s at %d", key, revision))
+			if e != nil && e.Key == key && e.Revision == revision && !e.Deleted {
+				return
+			}
+		}
+	}
+	t.Run("revived", func(t *testing.T) {
+		t.Parallel()
+		r := listening(t)
+		r.start()
+		k := openLocks(t, r.bus())
+		seen := watch(t, k, "lock.*")
+		held := put(t, k, "lock.held")
+		gone := put(t, k, "lock.gone")
+		want(t, seen, "lock.gone", gone)
+		purge(t, raw(t, r.server), "lock.gone", gone)
+		r.stop()
+		if err := storetest.Age(r.opts.StoreDir, storetest.Saved); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		want(t, seen, "lock.held", held)
+		want(t, seen, "lock.gone", gone)
+	})
+	t.Run("lost", func(t *testing.T) {
+		t.Parallel()
+		r := listening(t)
+		r.start()
+		k := openLocks(t, r.bus())
+		seen := watch(t, k, "lock.*")
+		put(t, k, "lock.first")
+		r.stop()
+		kept := t.TempDir()
+		if err := os.CopyFS(kept, os.DirFS(r.opts.StoreDir)); err != nil {
+			t.Fatal(err)
+		}
+		r.start()
+		lost := put(t, k, "lock.lost")
+		want(t, seen, "lock.lost", lost)
+		r.stop()
+		r.opts.StoreDir = kept
+		r.start()
+		next := put(t, k, "lock.next")
+		if next != lost {
+			t.Fatalf("the key after the loss is at %d, want %d", next, lost)
+		}
+		want(t, seen, "lock.next", next)
+	})
 }
 
 // purge deletes a key as [bus.Bucket.Delete] does, and waits until the marker, which has

@@ -23,23 +23,28 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 			}
 			ready, try = nil, 0
 		}
-		moved, err := k.watch(ctx, pattern, shown, handle)
-		if ctx.Err() != nil || !moved && !temporary(err) {
+		again, err := k.watch(ctx, pattern, shown, handle)
+		if ctx.Err() != nil || !again && !temporary(err) {
 			return err
 		}
 		if err == nil {
 			continue
 		}
-		k.bus.log.Warn("watch failed, retrying", "pattern", pattern, "err", err)
+		if k.bus.Connected() { // otherwise the connection has logged the outage
+			k.bus.log.Warn("watch failed, retrying", "pattern", pattern, "err", err)
+		}
 		if err := wait.For(ctx, backoff(try, 50*time.Millisecond, time.Second)); err != nil {
 			return err
 		}
 	}
 }
 
-func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) (moved bool, err error) {
+func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) (again bool, err error) {
 	cl := k.bus.use()
 	defer cl.release()
+	// The library would continue after the last sequence that it has received. A server
+	// that was killed may have restored keys before it, or use it again for other keys.
+	broken := cl.untilBroken()
 	once, cancel := context.WithTimeout(ctx, tryTimeout)
 	kv, err := cl.js.KeyValue(once, api.Coordination)
 	cancel()
@@ -63,6 +68,8 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 		case <-ctx.Done():
 			return false, ctx.Err()
 		case <-cl.replaced.Done():
+			return true, nil
+		case <-broken.Done():
 			return true, nil
 		case e, open := <-w.Updates():
 			switch {
