@@ -14,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -138,8 +140,8 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	return nil
 }
 
-// ensure creates a stream or updates its configuration. With label, a stream that has no
-// installation id gets the bus's.
+// ensure creates a stream, or updates its configuration if it differs. With label, a
+// stream that has no installation id gets the bus's.
 func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
 	for patience := time.Second; ; patience = min(2*patience, callTimeout) {
 		// Each try has its own timeout: without a leader the servers do not answer.
@@ -160,28 +162,48 @@ func (b *Bus) ensure(ctx context.Context, cfg jetstream.StreamConfig, label bool
 	}
 }
 
+// ensureOnce neither updates a stream that needs no update nor one that another service
+// creates meanwhile: the first would cost each start of a service a write per stream, the
+// second would overwrite the id of that service. An update at the time at which a consumer
+// of the stream is created is also a data race in the server (2.15.2).
 func (b *Bus) ensureOnce(ctx context.Context, cfg jetstream.StreamConfig, label bool) error {
-	create := false
-	if label {
-		exists, err := b.label(ctx, &cfg)
-		if err != nil {
-			return err
-		}
-		create = !exists && cfg.Name == coordination && b.opts.Installation == ""
-	}
 	cl := b.use()
 	defer cl.release()
-	if !create {
-		_, err := cl.js.CreateOrUpdateStream(ctx, cfg)
+	var have *jetstream.StreamInfo
+	s, err := cl.js.Stream(ctx, cfg.Name)
+	switch {
+	case err == nil:
+		have = s.CachedInfo()
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return err
 	}
-	// CreateOrUpdateStream would overwrite the id of a service that created the bucket
-	// first.
-	_, err := cl.js.CreateStream(ctx, cfg)
-	if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-		return jetstream.ErrStreamNotFound // the next try reads that id, when the answering server has the stream
+	if label {
+		b.label(have, &cfg)
+	}
+	switch {
+	case have == nil:
+		_, err = cl.js.CreateStream(ctx, cfg)
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			return jetstream.ErrStreamNotFound // the next try reads its configuration, when the answering server has the stream
+		}
+	case !hasConfig(have.Config, cfg):
+		_, err = cl.js.UpdateStream(ctx, cfg)
 	}
 	return err
+}
+
+// hasConfig reports whether the configuration of a stream is cfg, with the defaults and
+// the metadata that the server adds.
+func hasConfig(have, cfg jetstream.StreamConfig) bool {
+	for _, n := range []*int64{&cfg.MaxMsgs, &cfg.MaxBytes, &cfg.MaxMsgsPerSubject} {
+		if *n == 0 {
+			*n = -1
+		}
+	}
+	cfg.MaxConsumers, cfg.MaxMsgSize = cmp.Or(cfg.MaxConsumers, -1), cmp.Or(cfg.MaxMsgSize, -1)
+	have.Metadata = maps.Clone(have.Metadata)
+	maps.DeleteFunc(have.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, "_nats.") })
+	return reflect.DeepEqual(have, cfg)
 }
 
 // temporary reports whether err is temporary: the cluster is starting or electing a leader,

@@ -87,43 +87,33 @@ func (b *Bus) Installation() string {
 	return b.installation
 }
 
-// label sets the installation's id in cfg and reports whether the stream exists. If it
-// exists with another id, cfg keeps that one, and the check of the stores reports it. If
-// several services create the coordination bucket at the same time, the server accepts one
-// id and the others read it.
-func (b *Bus) label(ctx context.Context, cfg *jetstream.StreamConfig) (exists bool, err error) {
-	have, created, err := b.idOf(ctx, cfg.Name)
-	if err != nil {
-		return false, err
+// label sets the installation's id in cfg, the configuration for a stream that exists as
+// have, or does not exist yet (nil). If it exists with another id, cfg keeps that one, and
+// the check of the stores reports it. If several services create the coordination bucket at
+// the same time, the server accepts one id and the others read it.
+func (b *Bus) label(have *jetstream.StreamInfo, cfg *jetstream.StreamConfig) {
+	var own, derived string
+	if have != nil {
+		own, derived = have.Config.Metadata[installationKey], derivedID(have)
 	}
 	id := b.Installation()
 	if b.opts.Installation == "" && cfg.Name == coordination { // there is no data folder with an id
 		// It may differ from the id that an earlier try of this service generated.
-		if id = cmp.Or(have, created, id); id == "" {
+		if id = cmp.Or(own, derived, id); id == "" {
 			id = rand.Text()
 		}
 		b.mu.Lock()
 		b.installation = id
 		b.mu.Unlock()
 	}
-	cfg.Metadata = map[string]string{installationKey: cmp.Or(have, id)}
-	return created != "", nil
+	cfg.Metadata = map[string]string{installationKey: cmp.Or(own, id)}
 }
 
-// idOf returns the id of a stream, and the id that every reader derives from the stream's
-// creation time if it has none. Both are "" if the stream does not exist.
-func (b *Bus) idOf(ctx context.Context, name string) (id, derived string, err error) {
-	cl := b.use()
-	defer cl.release()
-	s, err := cl.js.Stream(ctx, name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return "", "", nil
-	} else if err != nil {
-		return "", "", err
-	}
-	info := s.CachedInfo()
-	sum := sha256.Sum256([]byte(info.Created.UTC().String()))
-	return info.Config.Metadata[installationKey], hex.EncodeToString(sum[:13]), nil
+// derivedID returns the id of a stream that has none, which every reader derives from the
+// stream's creation time.
+func derivedID(have *jetstream.StreamInfo) string {
+	sum := sha256.Sum256([]byte(have.Created.UTC().String()))
+	return hex.EncodeToString(sum[:13])
 }
 
 // Adopt sets the installation's id on every stream in place of any other id. It is called

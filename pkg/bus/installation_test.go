@@ -2,12 +2,16 @@ package bus_test
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
@@ -65,6 +69,91 @@ func TestInstallationOfTheServiceThatWasFirst(t *testing.T) {
 			t.Errorf("%s has %q, want %q", h.Name, h.Installation, first.Installation())
 		}
 	}
+}
+
+// TestEnsureUpdatesOnlyWhatDiffers checks that services that start at the same time, and
+// again, request no update of a stream, and that a stream with another configuration is
+// updated.
+func TestEnsureUpdatesOnlyWhatDiffers(t *testing.T) {
+	t.Parallel()
+	ensure := func(t *testing.T, all ...*bus.Bus) {
+		t.Helper()
+		updates := make(chan *nats.Msg, 1000)
+		for _, b := range all {
+			observed, err := b.NATS().ChanSubscribe("$JS.API.STREAM.UPDATE.*", updates)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = observed.Unsubscribe() }) // the connection may be closed
+			if err := b.NATS().Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			var ensuring sync.WaitGroup
+			for _, b := range all {
+				ensuring.Go(func() {
+					if err := b.Ensure(testContext(t)); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			ensuring.Wait()
+		}
+		for _, b := range all {
+			if err := b.NATS().Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for len(updates) > 0 {
+			t.Errorf("an update without a difference: %s", (<-updates).Subject)
+		}
+	}
+	t.Run("new", func(t *testing.T) {
+		t.Parallel()
+		s := startServer(t)
+		var all []*bus.Bus
+		for range 6 {
+			b, err := bus.New(connect(t, s), bus.Options{Service: "loop", Installation: "folder", Log: logger(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(b.Close)
+			all = append(all, b)
+		}
+		ensure(t, all...)
+	})
+	everywhere(t, func(t *testing.T, b, other *bus.Bus) { t.Helper(); ensure(t, b, other) })
+	t.Run("difference", func(t *testing.T) {
+		t.Parallel()
+		b, s := one(t)
+		name := changed("", 0).Subject().Stream()
+		st, err := raw(t, s).Stream(testContext(t), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := st.CachedInfo().Config
+		for _, change := range []func(*jetstream.StreamConfig){
+			func(c *jetstream.StreamConfig) { c.MaxAge /= 2 },
+			func(c *jetstream.StreamConfig) { c.MaxMsgs = 7 },
+			func(c *jetstream.StreamConfig) { c.Subjects = append(slices.Clone(c.Subjects), "more") },
+		} {
+			cfg := want
+			change(&cfg)
+			if _, err := raw(t, s).UpdateStream(testContext(t), cfg); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Ensure(testContext(t)); err != nil {
+				t.Fatal(err)
+			}
+			if st, err = raw(t, s).Stream(testContext(t), name); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, st.CachedInfo().Config); diff != "" {
+				t.Errorf("after Ensure (-want +got):\n%s", diff)
+			}
+		}
+	})
 }
 
 // TestUnexpectedGaps checks that a deleted message between others is reported for a
