@@ -24,6 +24,7 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 	if err := touch(path); err != nil {
 		return nil, err
 	}
+	sharePages()
 	namespace := opts.Schema
 	if namespace == "" {
 		namespace = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
