@@ -196,12 +196,19 @@ func (s *Server) Healthz() error {
 	if failed != "" {
 		return fmt.Errorf("nats server: writes fail: %s", failed)
 	}
-	h := ns.Healthz(nil)
-	if h.Error != "" {
-		return fmt.Errorf("nats server: %s", h.Error)
+	var h *server.HealthStatus
+	for range healthTries {
+		if h = ns.Healthz(nil); h.Error == "" {
+			return nil
+		}
 	}
-	return nil
+	return fmt.Errorf("nats server: %s", h.Error)
 }
+
+// healthTries is how often Healthz asks a server that reports an error. The server gives
+// itself 1 ms to look at its listeners; on a busy machine that can pass before it has
+// looked at any, and then it reports that it accepts no connections.
+const healthTries = 3
 
 // Shutdown stops the server and returns when its files are closed. Clients must drain
 // before it to avoid the loss of messages in flight. It may be called repeatedly.
