@@ -280,16 +280,15 @@ type told struct {
 
 // read returns all messages of a stream on a subject, which may have wildcards.
 func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, error) {
-	// A request is lost if the server is restarted, and ctx ends minutes later.
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	st, err := w.js.Stream(ctx, stream)
+	st, err := reread(ctx, func(ctx context.Context) (jetstream.Stream, error) { return w.js.Stream(ctx, stream) })
 	if err != nil {
 		return nil, err
 	}
 	var all []told
 	for seq := uint64(1); ; {
-		m, err := st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		m, err := reread(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
+			return st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
+		})
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return all, nil
 		}
@@ -303,6 +302,20 @@ func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, 
 		all = append(all, told{m.Subject, name, bus.IDOf(m.Header), m.Sequence, m.Data})
 		seq = m.Sequence + 1
 	}
+}
+
+// reread makes a request to read. It repeats it twice if there is no answer within 10 s: a request
+// is lost if the server is restarted, and ctx ends minutes later.
+func reread[T any](ctx context.Context, request func(context.Context) (T, error)) (v T, err error) {
+	for range 3 {
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		v, err = request(limited)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			break
+		}
+	}
+	return v, err
 }
 
 // told returns the journal entries of a session and its events, which are those that the
