@@ -304,8 +304,8 @@ func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, 
 	}
 }
 
-// reread makes a request to read. It repeats it twice if there is no answer within 10 s: a request
-// is lost if the server is restarted, and ctx ends minutes later.
+// reread makes a request to read. It repeats it twice if there is no answer within 10 s: a
+// request is lost if the server is restarted, and ctx ends minutes later.
 func reread[T any](ctx context.Context, request func(context.Context) (T, error)) (v T, err error) {
 	for range 3 {
 		limited, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -234,7 +234,7 @@ func woken(t *testing.T, w *world) {
 }
 
 // ticks checks that an entry of the schedule wakes its agent. The entry fires every
-// minute on the real clock, so the test takes up to 75 s.
+// minute on the real clock, so the test takes about a minute.
 func ticks(t *testing.T, w *world) {
 	a := call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: Ticker\nschedule:\n  - {name: minute, cron: '* * * * *', reason: look around}\n---\nBe on time.\n"})
 	s := call[api.Schedule](t, w, api.GetSchedule{Agent: a.ID}).Entries
@@ -243,7 +243,7 @@ func ticks(t *testing.T, w *world) {
 		t.Fatalf("schedule: %+v", s)
 	}
 	call[api.Posted](t, w, api.Deposit{ID: "birth-ticker", Agent: a.ID, Amount: api.Dollar, Source: "faucet"})
-	ctx, cancel := context.WithTimeout(t.Context(), 75*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 150*time.Second)
 	defer cancel()
 	var end api.LoopEnd
 	err := w.bus.Events(ctx, 0, func(m bus.Stored) error {

@@ -40,7 +40,7 @@ func TestTrace(t *testing.T) {
 			}
 			// Spans arrive in batches, that of the root among the last: wait until every
 			// trace is complete, and report what is missing otherwise.
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			var faults []string
 			// The turn that sleeps and the turn that sends a message together use every
