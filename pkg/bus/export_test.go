@@ -13,11 +13,7 @@ func Failing(err error) Route { return func(*server) error { return err } }
 func (c *Conn) NATS() *nats.Conn { return c.now.nc }
 
 // NATS returns the current connection of nats.go that b uses.
-func (b *Bus) NATS() *nats.Conn {
-	b.conn.mu.Lock()
-	defer b.conn.mu.Unlock()
-	return b.conn.now.nc
-}
+func (b *Bus) NATS() *nats.Conn { return b.conn.NATS() }
 
 // Connections returns the number of connections of c.
 func (c *Conn) Connections() int {

@@ -134,12 +134,16 @@ func TestWatchOfARestartedServer(t *testing.T) {
 			}
 		}
 	}
-	t.Run("revived", func(t *testing.T) {
+	begin := func(t *testing.T) (*restartable, *locks, <-chan *bus.Entry[api.Lock]) {
+		t.Helper()
 		t.Parallel()
 		r := listening(t)
 		r.start()
 		k := openLocks(t, r.bus())
-		seen := watch(t, k, "lock.*")
+		return r, k, watch(t, k, "lock.*")
+	}
+	t.Run("revived", func(t *testing.T) {
+		r, k, seen := begin(t)
 		held := put(t, k, "lock.held")
 		gone := put(t, k, "lock.gone")
 		want(t, seen, "lock.gone", gone)
@@ -153,11 +157,7 @@ func TestWatchOfARestartedServer(t *testing.T) {
 		want(t, seen, "lock.gone", gone)
 	})
 	t.Run("lost", func(t *testing.T) {
-		t.Parallel()
-		r := listening(t)
-		r.start()
-		k := openLocks(t, r.bus())
-		seen := watch(t, k, "lock.*")
+		r, k, seen := begin(t)
 		put(t, k, "lock.first")
 		r.stop()
 		kept := t.TempDir()

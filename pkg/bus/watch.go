@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -23,12 +24,14 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 			}
 			ready, try = nil, 0
 		}
-		again, err := k.watch(ctx, pattern, shown, handle)
-		if ctx.Err() != nil || !again && !temporary(err) {
-			return err
-		}
-		if err == nil {
+		err := k.watch(ctx, pattern, shown, handle)
+		switch {
+		case ctx.Err() != nil:
+			return cmp.Or(err, ctx.Err())
+		case err == nil:
 			continue
+		case !temporary(err):
+			return err
 		}
 		if k.bus.Connected() { // otherwise the connection has logged the outage
 			k.bus.log.Warn("watch failed, retrying", "pattern", pattern, "err", err)
@@ -39,7 +42,9 @@ func (k *Bucket[T]) Watch(ctx context.Context, pattern string, ready func(), han
 	}
 }
 
-func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) (again bool, err error) {
+// watch is one watch on one connection. It returns nil when the connection breaks or is
+// replaced, so that the caller begins anew.
+func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), handle func(Entry[T]) error) error {
 	cl := k.bus.use()
 	defer cl.release()
 	// The library would continue after the last sequence that it has received. A server
@@ -49,7 +54,7 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 	kv, err := cl.js.KeyValue(once, api.Coordination)
 	cancel()
 	if err != nil {
-		return false, fmt.Errorf("bucket %s: %w", api.Coordination, err)
+		return fmt.Errorf("bucket %s: %w", api.Coordination, err)
 	}
 	// Only the start of the watch has a timeout.
 	life, end := context.WithCancel(ctx)
@@ -60,21 +65,21 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 		err = context.DeadlineExceeded // of the start
 	}
 	if err != nil {
-		return false, fmt.Errorf("watch %s: %w", pattern, err)
+		return fmt.Errorf("watch %s: %w", pattern, err)
 	}
 	defer func() { _ = w.Stop() }() // an error means that ctx has ended or the connection is closed
 	for {
 		select {
 		case <-ctx.Done():
-			return false, ctx.Err()
+			return ctx.Err()
 		case <-cl.replaced.Done():
-			return true, nil
+			return nil
 		case <-broken.Done():
-			return true, nil
+			return nil
 		case e, open := <-w.Updates():
 			switch {
 			case !open:
-				return false, api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
+				return api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
 			case e == nil:
 				shown()
 				continue
@@ -85,7 +90,7 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 				continue
 			}
 			if err := handle(v); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
