@@ -214,6 +214,31 @@ func TestBucketWatchEndsWithItsHandler(t *testing.T) {
 	}
 }
 
+// TestBucketWatchEndsWithItsContext checks that Watch returns the error of its context,
+// also when the library has ended its part of the watch first.
+func TestBucketWatchEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	s := startServer(t)
+	nc := connect(t, s)
+	k := openLocks(t, newBus(t, nc, bus.Options{}))
+	if _, err := k.Create(testContext(t), "a", api.Lock{}, 0); err != nil {
+		t.Fatal(err)
+	}
+	const tries = 20 // in each of them Watch chooses between two ends at random
+	for range tries {
+		before := nc.NATS().NumSubscriptions()
+		ctx, cancel := context.WithCancel(testContext(t))
+		err := k.Watch(ctx, ">", nil, func(bus.Entry[api.Lock]) error {
+			cancel()
+			subscriptions(t, nc, before)
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v, want %v", err, context.Canceled)
+		}
+	}
+}
+
 // TestBucketLease checks that a lease expires by its TTL, that watchers receive the
 // expiry, and that Update keeps the key expiring.
 func TestBucketLease(t *testing.T) {

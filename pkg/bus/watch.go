@@ -79,7 +79,7 @@ func (k *Bucket[T]) watch(ctx context.Context, pattern string, shown func(), han
 		case e, open := <-w.Updates():
 			switch {
 			case !open:
-				return api.Errorf(api.Unavailable, "the watch of %s ended", pattern)
+				return cmp.Or(ctx.Err(), error(api.Errorf(api.Unavailable, "the watch of %s ended", pattern)))
 			case e == nil:
 				shown()
 				continue
