@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -53,7 +54,16 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error 
 		}
 	}
 	if err != nil {
-		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + err.Error(), Next: "see docs/http.md"}
+		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + JSONFault(err), Next: "see docs/http.md"}
 	}
 	return nil
+}
+
+// JSONFault returns the text of an error that encoding/json returned for a body. It names
+// the field and the JSON type, where the error would name Go types.
+func JSONFault(err error) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return cmp.Or(wrong.Field, "the body") + " cannot be of type " + wrong.Value
+	}
+	return err.Error()
 }

@@ -115,6 +115,8 @@ func TestEdge(t *testing.T) {
 		{"a foreign error", "GET", "/broken", "", []string{"Authorization", auth}, 500, `"code":"internal"`},
 		{"a body", "POST", "/body", `{"a":3}`, []string{"Authorization", auth}, 200, "3"},
 		{"an unknown field", "POST", "/body", `{"b":3}`, []string{"Authorization", auth}, 400, "unknown field"},
+		{"a body that is no object", "POST", "/body", `[]`, []string{"Authorization", auth}, 400, "takes: the body cannot be of type array"},
+		{"a field of another type", "POST", "/body", `{"a":"3"}`, []string{"Authorization", auth}, 400, "takes: a cannot be of type string"},
 		{"a large body", "POST", "/body", `{"a":                    3}`, []string{"Authorization", auth}, 413, "larger than 16 bytes"},
 		{"two values", "POST", "/body", `{"a":3}{"a":4}`, []string{"Authorization", auth}, 400, "more than one"},
 		{"a body that is not UTF-8", "POST", "/body", "{\"a\":3} \xff", []string{"Authorization", auth}, 400, "not UTF-8"},

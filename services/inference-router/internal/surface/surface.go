@@ -8,7 +8,6 @@ package surface
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"net/http"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -75,11 +75,8 @@ func invalid(format string, args ...any) error {
 func decode(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	err := d.Decode(v)
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return invalid("the body is not a request of this route: %s cannot be of type %s", cmp.Or(wrong.Field, "a request"), wrong.Value)
-	}
 	if err != nil {
-		return invalid("the body is not a request of this route: %v", err)
+		return invalid("the body is not a request of this route: %s", host.JSONFault(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return invalid("the body has more than one JSON value")
