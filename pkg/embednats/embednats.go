@@ -25,10 +25,11 @@ const (
 	maxPayload = 8 << 20   // bytes; a transcript page with tool output fits
 	maxMemory  = 256 << 20 // bytes for streams in memory; the services use file streams
 
-	// writeDeadline bounds how long a client may not read. A refused login over the
-	// in-process pipe takes this long, because the client does not read the server's
-	// response.
-	writeDeadline = 2 * time.Second
+	// writeDeadline bounds how long a client may not read before the server drops its
+	// connection. The in-process pipe has no buffer, so a machine that stops this process
+	// for a while stops a write. A refused login over the pipe takes this long, because
+	// the client does not read the server's response.
+	writeDeadline = 10 * time.Second
 
 	startTimeout = time.Minute // if ctx has no earlier deadline; loading a million messages takes seconds
 )
