@@ -104,7 +104,8 @@ type SendMessage struct {
 	Mode    Mode   `json:"mode,omitempty"`
 	// ID is the caller's idempotency key, within the agent and the session. Sending the
 	// same message again with its key changes nothing; another message with that key is
-	// a Conflict with ReasonKeyTaken. "" makes every message a new one.
+	// a Conflict with ReasonKeyTaken. "" makes every request a new message; a request that
+	// is repeated within a call stays one.
 	ID string `json:"id,omitempty"`
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+	"github.com/nats-io/nuid"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/wait"
@@ -24,6 +25,7 @@ const (
 	headerAlive   = "Anima-Alive"   // keep-alive of a streamed reply
 	headerControl = "Anima-Control" // subject on which a streamed reply is cancelled
 	headerRefused = "Anima-Refused" // the handler was not started: every worker is busy
+	headerRequest = "Anima-Request" // id of a request, see [RequestID]
 )
 
 // Call sends a request and waits for its answer until ctx ends, for at most 30 s (10 s if
@@ -32,8 +34,9 @@ const (
 // busy) and enough of that time is left: the handler of such a request was never started.
 // It also repeats the request when the connection broke, which loses the answer, and,
 // without abandoning the first request, after 3 s and 7 s without an answer, because the
-// replica that took it may have crashed. Requests carry ids, so that a repeated one is
-// recognised. A request that was taken and not answered in time is Unavailable and may
+// replica that took it may have crashed. So a handler may execute a request twice, also
+// concurrently; it recognises the second time by an id of the caller in the request, or by
+// [RequestID]. A request that was taken and not answered in time is Unavailable and may
 // have been executed.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
@@ -48,6 +51,7 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
+	msg.Header.Set(headerRequest, nuid.Next())
 	for try := 0; ; try++ {
 		answer, broken, err := b.ask(ctx, msg)
 		if broken {
@@ -67,6 +71,25 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 			return resp, failed(span, err)
 		}
 	}
+}
+
+// requestKey is the key of a request's id in a context.
+type requestKey struct{}
+
+// RequestID returns the id of the request that a handler answers. It is unique, and the
+// same whenever [Call] repeats the request. It is "" outside of handlers, and if the
+// request was not made with Call.
+func RequestID(ctx context.Context) string {
+	id, _ := ctx.Value(requestKey{}).(string)
+	return id
+}
+
+// withRequest returns ctx with the id of a request.
+func withRequest(ctx context.Context, h nats.Header) context.Context {
+	if id := h.Get(headerRequest); id != "" {
+		return context.WithValue(ctx, requestKey{}, id)
+	}
+	return ctx
 }
 
 // pause waits before a request is repeated. It returns false if ctx then leaves less time

@@ -124,11 +124,15 @@ func dead(t *testing.T, s *server.Server, req api.Message) (crash func()) {
 }
 
 // TestCallAsksOthers checks that Call repeats a request, long before the caller's
-// deadline, when the replica that took it has crashed.
+// deadline and with the same id, when the replica that took it has crashed.
 func TestCallAsksOthers(t *testing.T) {
 	t.Parallel()
 	b, s := one(t)
 	crash := dead(t, s, api.GetAgent{})
+	requests, err := connect(t, s).NATS().SubscribeSync(api.GetAgent{}.Subject().String())
+	if err != nil {
+		t.Fatal(err)
+	}
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
 	var asking sync.WaitGroup
 	defer asking.Wait()
@@ -139,8 +143,15 @@ func TestCallAsksOthers(t *testing.T) {
 		}
 	})
 	crash()
-	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }))
+	var id string
+	serve(t, b, patience, bus.Reply(func(ctx context.Context, r api.GetAgent) (api.Agent, error) {
+		id = bus.RequestID(ctx)
+		return api.Agent{ID: r.Agent}, nil
+	}))
 	asking.Wait() // before the server is stopped
+	if first, err := requests.NextMsg(patience); err != nil || id == "" || first.Header.Get("Anima-Request") != id {
+		t.Errorf("the handler got the request %q, want the id of the first one, %v, %v", id, first, err)
+	}
 }
 
 func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {

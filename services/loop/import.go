@@ -32,7 +32,7 @@ func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript)
 		return api.Imported{}, &api.Error{Code: api.Invalid, Message: "the id is longer than 128 bytes", Next: "give a shorter one"}
 	}
 	in := sqlstore.Import{
-		Run: importID(m), Keyed: m.ID != "", Agent: strings.ToLower(m.Agent), Session: m.Session, New: m.Session == "",
+		Run: importID(ctx, m), Keyed: m.ID != "", Agent: strings.ToLower(m.Agent), Session: m.Session, New: m.Session == "",
 		First: max(m.First, 1), Lines: m.Lines, At: h.now().UnixMicro(),
 	}
 	if in.New {
@@ -47,9 +47,9 @@ func (h *handlers) importTranscript(ctx context.Context, m api.ImportTranscript)
 
 // importID returns the id of an import's run. With a caller's id it is the same within
 // an agent, and differs from the ids of messages.
-func importID(m api.ImportTranscript) string {
+func importID(ctx context.Context, m api.ImportTranscript) string {
 	if m.ID == "" {
-		return uuid.Must(uuid.NewV7()).String()
+		return newID(ctx)
 	}
 	return uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "anima:import:%q %q", strings.ToLower(m.Agent), m.ID)).String()
 }

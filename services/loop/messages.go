@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -31,7 +32,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	at := h.now().UnixMicro()
 	by := api.Principal{Kind: api.Creator}
 	session := agent.Session
-	run := runID(m.ID, by, agent.ID, m.Session)
+	run := runID(ctx, m.ID, by, agent.ID, m.Session)
 	switch m.Session {
 	case "":
 	case sessionNew:
@@ -52,7 +53,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		}
 		session = s.ID
 		if session == agent.Session { // the main session has the same runs whether it is named or not
-			run = runID(m.ID, by, agent.ID, "")
+			run = runID(ctx, m.ID, by, agent.ID, "")
 		}
 	}
 	if m.ID != "" {
@@ -85,7 +86,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		return api.Accepted{}, err
 	}
 	// The message is accepted. A crash from here on only loses the effect of its mode,
-	// which a repeated request with the same id has again.
+	// which the repeated request has again.
 	switch m.Mode {
 	case api.ModeInterrupt:
 		if err := h.cancelQueue(ctx, session, run, "interrupted by "+run); err != nil {
@@ -124,13 +125,23 @@ func checkMessage(m api.SendMessage) error {
 // sessionNew is the session name that requests a new session.
 const sessionNew = "new"
 
-// runID returns the id of a run. Without an idempotency key it is a new UUID. With a
-// key it derives from the key and its scope: different callers, agents or sessions may
-// use the same key for different messages. Session "" is the main session.
-func runID(key string, by api.Principal, agent, session string) string {
+// runID returns the id of a run. It derives from the idempotency key and its scope:
+// different callers, agents or sessions may use the same key for different messages.
+// Session "" is the main session. Without a key it derives from the id of the request, see
+// [newID].
+func runID(ctx context.Context, key string, by api.Principal, agent, session string) string {
 	if key == "" {
-		return uuid.Must(uuid.NewV7()).String()
+		return newID(ctx)
 	}
 	scope := fmt.Sprintf("anima:message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key)
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(scope)).String()
+}
+
+// newID returns the id for what a request without an idempotency key creates. A request
+// that [bus.Call] repeats, because its answer was lost or late, has the same id.
+func newID(ctx context.Context) string {
+	if request := bus.RequestID(ctx); request != "" {
+		return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:request:"+request)).String()
+	}
+	return uuid.Must(uuid.NewV7()).String()
 }

@@ -1,13 +1,75 @@
 package loop_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 )
+
+// TestRepeatedRequests tests that a request without an idempotency key is executed once
+// when [bus.Call] sends it again, because it got no answer, and that two calls with equal
+// requests are two.
+func TestRepeatedRequests(t *testing.T) {
+	t.Parallel()
+	_, b, worlds := alive(t, 2)
+	nc, err := nats.Connect("", nats.InProcessServer(worlds[0].NATS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	lines := []string{
+		`{"role":"user","content":"hi","timestamp":"2026-11-21T08:00:00.000Z"}`,
+		`{"role":"assistant","content":"hello","timestamp":"2026-11-21T08:00:01.000Z"}`,
+	}
+	for _, c := range []struct {
+		name  string
+		m     api.Message
+		field string // of the answer, the id of what the request has created
+	}{
+		{"message", api.SendMessage{Agent: "lucky", Content: "hello"}, "runId"},
+		{"interrupt", api.SendMessage{Agent: "lucky", Content: "hello", Mode: api.ModeInterrupt}, "runId"},
+		{"message to a new session", api.SendMessage{Agent: "lucky", Session: "new", Content: "hello"}, "sessionId"},
+		{"session", api.CreateSession{Agent: "lucky"}, "id"},
+		{"import", api.ImportTranscript{Agent: "lucky", Lines: lines}, "runId"},
+	} {
+		requests, err := nc.SubscribeSync(c.m.Subject().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		first := ask[map[string]any](t, b, c.m)[c.field]
+		sent, err := requests.NextMsg(20 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := nc.RequestMsg(&nats.Msg{Subject: sent.Subject, Header: sent.Header, Data: sent.Data}, 20*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again map[string]any
+		if err := json.Unmarshal(answer.Data, &again); err != nil {
+			t.Fatalf("%s: %v", answer.Data, err)
+		}
+		if first == nil || again[c.field] != first {
+			t.Errorf("%s: the repeated request created %v, want %v", c.name, again[c.field], first)
+		}
+		if next := ask[map[string]any](t, b, c.m)[c.field]; next == nil || next == first {
+			t.Errorf("%s: the next call created %v, as the first one did", c.name, next)
+		}
+		if err := requests.Unsubscribe(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
 
 // TestMessageKeys tests that repeated messages with the same idempotency key are one
 // message, and that a message with another agent, session or content is never dropped.

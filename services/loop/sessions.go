@@ -33,11 +33,11 @@ func (h *handlers) createSession(ctx context.Context, m api.CreateSession) (api.
 	if err != nil {
 		return api.Session{}, err
 	}
-	id := uuid.Must(uuid.NewV7())
+	id := newID(ctx)
 	if m.ID != "" {
-		id = uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:session:"+agent.ID+"/"+m.ID))
+		id = uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:session:"+agent.ID+"/"+m.ID)).String()
 	}
-	session := agent.ID + "-" + id.String()
+	session := agent.ID + "-" + id
 	if err := h.store.NewSession(ctx, session, agent.ID, h.now().UnixMicro()); err != nil {
 		return api.Session{}, err
 	}
