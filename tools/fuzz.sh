@@ -1,41 +1,50 @@
 #!/usr/bin/env bash
-# Runs every fuzz target of the workspace for the given time (default 10s), one after the
-# other. The test program of a package is built once, for all its targets.
+# Runs every fuzz target of the workspace for the given time (default 10s). One package is
+# fuzzed per processor, its targets one after the other. The test program of a package is
+# built once, for all its targets.
 set -euo pipefail
-time=${1:-10s}
+export time=${1:-10s}
+export root=$PWD
+export cache; cache=$(go env GOCACHE)/fuzz # that of go test -fuzz
 work=$(mktemp -d)
+export work
 trap 'rm -rf "$work"' EXIT
-out=$work/out
 
-# once TARGET CACHE runs a fuzz target of the current folder. It prints the output without
-# progress lines and returns the exit code.
+# once TARGET CACHE PROGRAM runs a fuzz target of the current folder. It writes the output
+# beside the program, prints it without progress lines and returns the exit code.
 once() {
-  local code=0
-  "$work/test" -test.run '^$' -test.fuzz "^$1\$" -test.fuzztime "$time" -test.fuzzcachedir "$2" </dev/null >"$out" 2>&1 || code=$?
+  local code=0 out=$3.out
+  "$3" -test.run '^$' -test.fuzz "^$1\$" -test.fuzztime "$time" -test.fuzzcachedir "$2" -test.parallel 1 </dev/null >"$out" 2>&1 || code=$?
   grep -vE '^(fuzz: elapsed|PASS)' "$out" || true
   ! grep -q 'not built with coverage instrumentation' "$out" || return 1
   return "$code"
 }
 
-# ended succeeds if the only failure is the end of the time. Go before 1.27 may report the
-# end of -fuzztime as a failure of the target (golang/go#75804). An input that fails is
-# always written to a file, so it cannot be confused with that.
+# ended OUTPUT succeeds if the only failure is the end of the time. Go before 1.27 may
+# report the end of -fuzztime as a failure of the target (golang/go#75804). An input that
+# fails is always written to a file, so it cannot be confused with that.
 ended() {
-  grep -qx '    context deadline exceeded' "$out" && ! grep -q 'Failing input written' "$out"
+  grep -qx '    context deadline exceeded' "$1" && ! grep -q 'Failing input written' "$1"
 }
 
-cache=$(go env GOCACHE)/fuzz # that of go test -fuzz
-go list -f '{{.Dir}} {{.ImportPath}}' work | while read -r dir path; do
-  targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' "$dir"/*_test.go 2>/dev/null | sed 's/^func //' | sort -u) || continue
-  cd "$dir"
-  go test -c -fuzz . -o "$work/test" .
+# package DIR PATH fuzzes the targets of a package.
+package() {
+  set -euo pipefail
+  cd "$1"
+  local targets program=$work/${2//\//-} target try
+  targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' ./*_test.go 2>/dev/null | sed 's/^func //' | sort -u) || return 0
+  go test -c -fuzz . -o "$program" .
   for target in $targets; do
-    echo "fuzz ${dir#"$OLDPWD"/} $target"
+    echo "fuzz ${1#"$root"/} $target"
     for try in 1 2 3; do
-      once "$target" "$cache/$path" && break
-      if [ "$try" = 3 ] || ! ended; then exit 1; fi
+      once "$target" "$cache/$2" "$program" && break
+      if [ "$try" = 3 ] || ! ended "$program.out"; then return 1; fi
       echo "retrying: golang/go#75804"
     done
   done
-  cd - >/dev/null
-done
+  rm "$program"
+}
+
+export -f once ended package
+# shellcheck disable=SC2016 # the inner shell expands the arguments
+go list -f '{{.Dir}} {{.ImportPath}}' work | xargs -P "$(nproc)" -n 2 bash -c 'package "$0" "$1"'
