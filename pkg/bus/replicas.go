@@ -21,12 +21,17 @@ type Replica struct {
 	Version  string `json:"version"`
 }
 
-// replicaWait is how long Replicas waits for another answer after the last one.
-const replicaWait = 300 * time.Millisecond
+// replicaWait is how long Replicas waits for another answer after the last one, and
+// absentWait how long it waits for an answer of each expected service.
+const (
+	replicaWait = 300 * time.Millisecond
+	absentWait  = 2 * time.Second
+)
 
 // Replicas asks all running services to report themselves, and returns those that
-// answered, sorted by service and instance.
-func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
+// answered, sorted by service and instance. It waits up to 2 s for an answer of each
+// expected service, and then for further ones until none has arrived for 300 ms.
+func (b *Bus) Replicas(ctx context.Context, expected ...string) ([]Replica, error) {
 	subject, err := micro.ControlSubject(micro.PingVerb, "", "")
 	if err != nil {
 		return nil, fmt.Errorf("list replicas: %w", err)
@@ -43,8 +48,13 @@ func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 		return nil, fmt.Errorf("list replicas: %w", err)
 	}
 	var all []Replica
+	missing, absent := slices.Clone(expected), time.Now().Add(absentWait)
 	for {
-		once, cancel := context.WithTimeout(ctx, replicaWait)
+		wait := replicaWait
+		if len(missing) > 0 {
+			wait = max(wait, time.Until(absent))
+		}
+		once, cancel := context.WithTimeout(ctx, wait)
 		msg, err := sub.NextMsgWithContext(once)
 		cancel()
 		switch {
@@ -61,6 +71,7 @@ func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 			return all, err
 		}
 		all = append(all, Replica{Service: p.Name, Instance: p.ID, Version: p.Version})
+		missing = slices.DeleteFunc(missing, func(s string) bool { return s == p.Name })
 	}
 }
 
