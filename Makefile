@@ -14,7 +14,7 @@ PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 UNRACED := -gcflags='modernc.org/...=-race=false'
 SERVICE ?= loop
 
-.PHONY: help run demo test race e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race race-ci e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -33,6 +33,15 @@ test: postgres ## Run all tests, on SQLite and PostgreSQL
 
 race: postgres ## Run all tests with the race detector
 	$(PG) go test -race $(UNRACED) -timeout 40m work
+
+# Each test of the command line starts all services, which takes four times the processor
+# time with the race detector. The services have it in e2e, in one process and in many, so
+# of these tests those have it in which the command line itself is concurrent.
+RACED := ^Test(Chat|Clock|End|Send|Session|Up|Viewer)
+race-ci: postgres # the part of race that CI runs, and the tests without the race detector
+	$(PG) go test -race $(UNRACED) -timeout 40m $$(go list work | grep -v '/cmd/anima$$')
+	go test -race $(UNRACED) -timeout 20m -run '$(RACED)' ./cmd/anima
+	go test -timeout 20m ./cmd/anima
 
 e2e: postgres ## Run the end-to-end tests, in one process and in many
 	$(PG) go test -count=1 ./e2e/...
@@ -198,7 +207,7 @@ k8s: ## Render and check the Kubernetes manifests
 k8s-dryrun: ## Apply the manifests to a real API server, unless they have passed unchanged (needs root; the first run builds it)
 	@tools/k8s.sh dryrun -changed
 
-ci: verify lint race crash-ci budget tools k8s k8s-dryrun image-check ## Run the checks of CI
+ci: verify lint race-ci crash-ci budget tools k8s k8s-dryrun image-check ## Run the checks of CI
 	@tools/fuzz.sh 3s
 
 postgres: # installs PostgreSQL's server binaries from Debian if there are none
