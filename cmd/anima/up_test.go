@@ -177,13 +177,15 @@ func TestBanner(t *testing.T) {
 
 // stopAt is a buffer that calls stop when a text has been written to it.
 type stopAt struct {
-	bytes.Buffer
+	got  bytes.Buffer // not embedded: io.WriteString would use its WriteString
 	text string
 	stop func()
 }
 
+func (s *stopAt) String() string { return s.got.String() }
+
 func (s *stopAt) Write(p []byte) (int, error) {
-	n, err := s.Buffer.Write(p)
+	n, err := s.got.Write(p)
 	if strings.Contains(s.String(), s.text) {
 		s.stop()
 	}
