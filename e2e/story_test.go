@@ -419,7 +419,7 @@ func paidOnce(t *testing.T, w *world) {
 	a := born(t, w, "Hasty", api.Dollar)
 	req := api.Complete{
 		ID: "hasty.1", Agent: a.ID, Session: a.Session, Turn: "hasty.1", Task: api.TaskTurn, Tier: api.TierNormal,
-		Messages: []api.ChatMessage{{Role: "user", Content: "slow words"}},
+		Messages: []api.ChatMessage{{Role: "user", Content: "slow thought"}},
 	}
 	answers := make(chan error, 2)
 	ask := func() {
@@ -479,7 +479,7 @@ func askedOtherwise(t *testing.T, w *world) {
 		return call[api.Holds](t, w, api.ListHolds{Agent: a.ID, Status: api.HoldActive, Limit: 10}).Holds
 	}
 	first := make(chan error, 1)
-	go func() { first <- ask("undecided.1", "slow words") }()
+	go func() { first <- ask("undecided.1", "slow thought") }()
 	id := ""
 	for all := held(); id == ""; all = held() {
 		if t.Context().Err() != nil {
@@ -490,7 +490,7 @@ func askedOtherwise(t *testing.T, w *world) {
 		}
 	}
 	longer := api.ChatMessage{Role: "system", Content: strings.Repeat("and more ", 200)}
-	if err := errors.Join(ask("undecided.1", "slow words", longer), <-first); err != nil {
+	if err := errors.Join(ask("undecided.1", "slow thought", longer), <-first); err != nil {
 		t.Error(err)
 	}
 	if left := held(); len(left) != 0 {
