@@ -116,6 +116,8 @@ func TestEdge(t *testing.T) {
 		{"a body", "POST", "/body", `{"a":3}`, []string{"Authorization", auth}, 200, "3"},
 		{"an unknown field", "POST", "/body", `{"b":3}`, []string{"Authorization", auth}, 400, "unknown field"},
 		{"a body that is no object", "POST", "/body", `[]`, []string{"Authorization", auth}, 400, "takes: the body cannot be of type array"},
+		{"an empty body", "POST", "/body", ``, []string{"Authorization", auth}, 400, "takes: the body is empty"},
+		{"half a body", "POST", "/body", `{"a":`, []string{"Authorization", auth}, 400, "takes: the body ends within a value"},
 		{"a field of another type", "POST", "/body", `{"a":"3"}`, []string{"Authorization", auth}, 400, "takes: a cannot be of type string"},
 		{"a large body", "POST", "/body", `{"a":                    3}`, []string{"Authorization", auth}, 413, "larger than 16 bytes"},
 		{"two values", "POST", "/body", `{"a":3}{"a":4}`, []string{"Authorization", auth}, 400, "more than one"},
