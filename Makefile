@@ -38,10 +38,10 @@ race: postgres ## Run all tests with the race detector
 # time with the race detector. The services have it in e2e, in one process and in many, so
 # of these tests those have it in which the command line itself is concurrent.
 RACED := ^Test(Chat|Clock|End|Send|Session|Up|Viewer)
-race-ci: postgres # the part of race that CI runs, and the tests without the race detector
+race-ci: postgres # the tests as CI runs them
 	$(PG) go test -race $(UNRACED) -timeout 40m $$(go list work | grep -v '/cmd/anima$$')
 	go test -race $(UNRACED) -timeout 20m -run '$(RACED)' ./cmd/anima
-	go test -timeout 20m ./cmd/anima
+	go test -timeout 20m -skip '$(RACED)' ./cmd/anima
 
 e2e: postgres ## Run the end-to-end tests, in one process and in many
 	$(PG) go test -count=1 ./e2e/...

@@ -127,11 +127,7 @@ func collectStatus(ctx context.Context, b *bus.Bus) *statusView {
 		})
 	}
 	var replicas []bus.Replica
-	var expected []string
-	for _, o := range api.Owners() {
-		expected = append(expected, o.Service())
-	}
-	part("services", func() (err error) { replicas, err = b.Replicas(ctx, expected...); return err })
+	part("services", func() (err error) { replicas, err = b.Replicas(ctx); return err })
 	part("queues", func() (err error) { s.Streams, err = b.States(ctx); return err })
 	part("models", func() error {
 		v, err := bus.Call[api.Models](ctx, b, api.ListModels{})

@@ -17,8 +17,11 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 )
@@ -149,9 +152,25 @@ func Decode(data []byte, m any) error {
 		err = json.Unmarshal(data, m)
 	}
 	if err != nil {
-		return &Error{Code: Invalid, Message: fmt.Sprintf("message is not a valid %T: %v", m, err)}
+		return &Error{Code: Invalid, Message: fmt.Sprintf("message is not a valid %T: %s", m, JSONFault(err))}
 	}
 	return nil
+}
+
+// JSONFault returns the text of an error of encoding/json for the caller that sent the
+// JSON. It names the field and the JSON type, where the error would name Go types, and
+// says that the JSON is empty or incomplete.
+func JSONFault(err error) string {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return cmp.Or(wrong.Field, "the value") + " cannot be of type " + wrong.Value
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return "it is empty"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "it ends within a value"
+	}
+	return err.Error()
 }
 
 // ValidKey reports whether s can be the key of a subject or a part of a bucket key: 1

@@ -73,23 +73,15 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	}
 }
 
-// requestKey is the key of a request's id in a context.
+// requestKey is the key of a request's headers in a context.
 type requestKey struct{}
 
 // RequestID returns the id of the request that a handler answers. It is unique, and the
 // same whenever [Call] repeats the request. It is "" outside of handlers, and if the
 // request was not made with Call.
 func RequestID(ctx context.Context) string {
-	id, _ := ctx.Value(requestKey{}).(string)
-	return id
-}
-
-// withRequest returns ctx with the id of a request.
-func withRequest(ctx context.Context, h nats.Header) context.Context {
-	if id := h.Get(headerRequest); id != "" {
-		return context.WithValue(ctx, requestKey{}, id)
-	}
-	return ctx
+	h, _ := ctx.Value(requestKey{}).(nats.Header)
+	return h.Get(headerRequest)
 }
 
 // pause waits before a request is repeated. It returns false if ctx then leaves less time

@@ -22,7 +22,7 @@ type Replica struct {
 }
 
 // replicaWait is how long Replicas waits for another answer after the last one, and
-// absentWait how long it waits for an answer of each expected service.
+// absentWait how long it waits for an answer of each service.
 const (
 	replicaWait = 300 * time.Millisecond
 	absentWait  = 2 * time.Second
@@ -30,8 +30,8 @@ const (
 
 // Replicas asks all running services to report themselves, and returns those that
 // answered, sorted by service and instance. It waits up to 2 s for an answer of each
-// expected service, and then for further ones until none has arrived for 300 ms.
-func (b *Bus) Replicas(ctx context.Context, expected ...string) ([]Replica, error) {
+// owner of contracts, and then for further ones until none has arrived for 300 ms.
+func (b *Bus) Replicas(ctx context.Context) ([]Replica, error) {
 	subject, err := micro.ControlSubject(micro.PingVerb, "", "")
 	if err != nil {
 		return nil, fmt.Errorf("list replicas: %w", err)
@@ -48,7 +48,7 @@ func (b *Bus) Replicas(ctx context.Context, expected ...string) ([]Replica, erro
 		return nil, fmt.Errorf("list replicas: %w", err)
 	}
 	var all []Replica
-	missing, absent := slices.Clone(expected), time.Now().Add(absentWait)
+	missing, absent := api.Owners(), time.Now().Add(absentWait)
 	for {
 		wait := replicaWait
 		if len(missing) > 0 {
@@ -71,7 +71,7 @@ func (b *Bus) Replicas(ctx context.Context, expected ...string) ([]Replica, erro
 			return all, err
 		}
 		all = append(all, Replica{Service: p.Name, Instance: p.ID, Version: p.Version})
-		missing = slices.DeleteFunc(missing, func(s string) bool { return s == p.Name })
+		missing = slices.DeleteFunc(missing, func(o api.Owner) bool { return o.Service() == p.Name })
 	}
 }
 

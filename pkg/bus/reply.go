@@ -72,7 +72,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 				defer cl.release()
 				defer func() { <-slots }()
 				began := time.Now()
-				ctx, span := b.tracer.Start(withRequest(extract(s.work, in.Header), in.Header), n.process, n.server...)
+				ctx, span := b.tracer.Start(context.WithValue(extract(s.work, in.Header), requestKey{}, in.Header), n.process, n.server...)
 				defer span.End()
 				var req Req
 				var out *nats.Msg

@@ -26,9 +26,9 @@ const (
 	maxMemory  = 256 << 20 // bytes for streams in memory; the services use file streams
 
 	// writeDeadline bounds how long a client may not read before the server drops its
-	// connection. The in-process pipe has no buffer, so a machine that stops this process
-	// for a while stops a write. A refused login over the pipe takes this long, because
-	// the client does not read the server's response.
+	// connection. The in-process pipe has no buffer, so a write waits for the client, also
+	// while the machine does not run this process. A refused login over the pipe takes this
+	// long, because the client does not read the server's response.
 	writeDeadline = 10 * time.Second
 
 	startTimeout = time.Minute // if ctx has no earlier deadline; loading a million messages takes seconds

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -222,11 +223,13 @@ func TestToken(t *testing.T) {
 		if _, err := nats.Connect(s.ClientURL(), opts...); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("token %s over TCP: got %v, want ErrAuthorization", name, err)
 		}
-		// Over the pipe the server cannot report the error.
+		// Over the pipe the server cannot report the error, but ends the connection.
 		asking.Go(func() {
-			if nc, err := nats.Connect("", append(opts, inProcess)...); err == nil {
+			if nc, err := nats.Connect("", append(opts, inProcess, nats.Timeout(5*time.Second))...); err == nil {
 				nc.Close()
 				t.Errorf("token %s in process: let in", name)
+			} else if errors.Is(err, nats.ErrTimeout) {
+				t.Errorf("token %s in process: %v", name, err)
 			}
 		})
 	}

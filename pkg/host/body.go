@@ -2,7 +2,6 @@ package host
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
@@ -54,23 +53,7 @@ func ReadJSON(w http.ResponseWriter, r *http.Request, limit int64, v any) error 
 		}
 	}
 	if err != nil {
-		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + JSONFault(err), Next: "see docs/http.md"}
+		return &api.Error{Code: api.Invalid, Message: "the body is not the JSON this route takes: " + api.JSONFault(err), Next: "see docs/http.md"}
 	}
 	return nil
-}
-
-// JSONFault returns the text of an error that encoding/json returned for a body. It names
-// the field and the JSON type, where the error would name Go types, and says that a body
-// is empty or incomplete.
-func JSONFault(err error) string {
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return cmp.Or(wrong.Field, "the body") + " cannot be of type " + wrong.Value
-	}
-	switch {
-	case errors.Is(err, io.EOF):
-		return "the body is empty"
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return "the body ends within a value"
-	}
-	return err.Error()
 }

@@ -140,7 +140,7 @@ func readBody(w http.ResponseWriter, r *http.Request, v any) error {
 
 func decodeBody(body []byte, v any) error {
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(v); err != nil {
-		return errors.Join(api.Errorf(api.Invalid, "the body is not valid JSON for this route: %s", host.JSONFault(err)), err)
+		return errors.Join(api.Errorf(api.Invalid, "the body is not valid JSON for this route: %s", api.JSONFault(err)), err)
 	}
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"net/http"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -76,7 +75,7 @@ func decode(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	err := d.Decode(v)
 	if err != nil {
-		return invalid("the body is not a request of this route: %s", host.JSONFault(err))
+		return invalid("the body is not a request of this route: %s", api.JSONFault(err))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return invalid("the body has more than one JSON value")

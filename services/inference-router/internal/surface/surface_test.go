@@ -164,7 +164,7 @@ func TestReadErrors(t *testing.T) {
 	t.Parallel()
 	const advice = "; correct the request; docs/http.md has the fields that are supported"
 	for body, want := range map[string]string{
-		`[]`:                      "the body is not a request of this route: the body cannot be of type array",
+		`[]`:                      "the body is not a request of this route: the value cannot be of type array",
 		`{"model":1,"input":"a"}`: "the body is not a request of this route: model cannot be of type number",
 		`{"model":"m","input":[{"type":"file"}]}`:             `input[0]: an item of type "file" is not supported`,
 		`{"model":"m","input":[{"role":"user","content":1}]}`: "input[0]: the content is neither a text nor a list of parts",
