@@ -41,7 +41,7 @@ func Init() {
 	}
 	syscall.CloseOnExec(orderFD)
 	syscall.CloseOnExec(reportFD)
-	orders, reports := os.NewFile(orderFD, "order"), os.NewFile(reportFD, "report")
+	orders, answers := os.NewFile(orderFD, "order"), os.NewFile(reportFD, "report")
 	var o order
 	decoder := json.NewDecoder(orders)
 	if err := decoder.Decode(&o); err != nil {
@@ -49,20 +49,23 @@ func Init() {
 	}
 	switch role {
 	case "supervise":
-		rep := o.supervise(orders)
-		if err := json.NewEncoder(reports).Encode(rep); err != nil {
+		reports := json.NewEncoder(answers)
+		// If the service has exited, the next report fails, too.
+		rep := o.supervise(orders, func() { _ = reports.Encode(report{Started: true}) })
+		if err := reports.Encode(rep); err != nil {
 			syscall.Exit(1)
 		}
 	case "enter":
 		// enter returns only on failure; on success the process becomes the shell.
-		fmt.Fprint(reports, o.enter())
+		fmt.Fprint(answers, o.enter())
 	}
 	syscall.Exit(0)
 }
 
-// supervise starts the shell, waits for it, and kills all processes that it left running.
-// The end of asked means that the command must be stopped now.
-func (o order) supervise(asked io.Reader) report {
+// supervise starts the shell, calls started when it has been executed, waits for it, and
+// kills all processes that it left running. The end of asked means that the command must
+// be stopped now.
+func (o order) supervise(asked io.Reader, started func()) report {
 	// The kernel ties the parent death signal of the shell to the thread that started it.
 	runtime.LockOSThread()
 	// Orphans are reparented to this process instead of init, so that sweep finds them.
@@ -87,6 +90,9 @@ func (o order) supervise(asked io.Reader) report {
 	setup, err := io.ReadAll(failure) // ends when the shell was executed, or with a reason for the failure
 	if err != nil {
 		setup = []byte(err.Error())
+	}
+	if len(setup) == 0 {
+		started()
 	}
 	rep := report{ExitCode: await(shell), Setup: string(setup)}
 	select {

@@ -30,7 +30,7 @@ func start(ctx context.Context, spec Spec, k kernel) (*Process, error) {
 	stderr, held := newOutput(spec.MaxOutput, spec.Wrote), k.caps.with(spaces)
 	cmd := again(life, "supervise", spaces)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inR, outW, stderr
-	wait, err := launch(cmd, spec.order(held))
+	wait, err := launch(cmd, spec.order(held), func() {})
 	_ = closeAll(inR, outW) // the supervisor has copies
 	if err != nil {
 		cancel()

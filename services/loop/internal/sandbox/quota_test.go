@@ -58,7 +58,7 @@ func TestReserveEndsTheCommand(t *testing.T) {
 		if err := os.Mkdir(work, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		spec := Spec{Dir: work, Command: "i=0; while :; do i=$((i+1)); head -c 65536 /dev/zero > f$i; done", Timeout: time.Minute, AllowUnsandboxed: true, Room: r.Check}
+		spec := Spec{Dir: work, Command: "i=0; while :; do i=$((i+1)); head -c 262144 /dev/zero > f$i; done", Timeout: 5 * time.Minute, AllowUnsandboxed: true, Room: r.Check}
 		res, err := Run(t.Context(), spec)
 		if err != nil || api.ReasonOf(res.Stopped) != api.ReasonNoSpace {
 			t.Errorf("got %+v, %v, want it stopped with the reason %s", res, err, api.ReasonNoSpace)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 )
 
 const (
+	onset     = 10 * time.Second       // time for the sandbox to start a command; the timeout of the command begins then
 	reach     = time.Second            // time for the supervisor to kill a command, before the service kills it
 	linger    = 500 * time.Millisecond // time for the supervisor to exit afterwards
 	userSpace = syscall.CLONE_NEWUSER
@@ -134,8 +136,10 @@ func (s Spec) order(held Capabilities) order {
 	}
 }
 
-// report is the answer of the supervisor to an order.
+// report is an answer of the supervisor to an order: one when the shell has been
+// executed, with Started alone, and one at the end.
 type report struct {
+	Started  bool
 	ExitCode int
 	Killed   bool   // the service cancelled the command, or exited
 	Setup    string // why the command did not start
@@ -146,8 +150,19 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	if err := k.prepare(spec); err != nil {
 		return Result{}, err
 	}
-	timed, cancel := context.WithTimeout(ctx, spec.Timeout)
+	timed, cancel := context.WithCancel(ctx)
 	defer cancel()
+	// The timeout belongs to the command, and the start of a sandbox may take as long as
+	// a short one on a busy machine.
+	timer := time.AfterFunc(onset, cancel)
+	defer timer.Stop()
+	var begun atomic.Bool
+	started := func() {
+		if timer.Stop() { // otherwise the time for the start is over
+			begun.Store(true)
+			timer.Reset(spec.Timeout)
+		}
+	}
 	held, end := context.WithCancelCause(timed)
 	var watching sync.WaitGroup
 	watching.Go(func() { spec.Quota.Watch(held, spec.Dir, spec.Room, func(why error) { end(stop{why}) }) })
@@ -156,7 +171,7 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 
 	var err error
 	for _, spaces := range k.spaces {
-		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces)
+		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces, started)
 		if err = startErr; refused(err) || rep.Refused {
 			continue
 		}
@@ -168,6 +183,8 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 			return res, nil
 		case ctx.Err() != nil:
 			return res, context.Cause(ctx)
+		case timed.Err() != nil && !begun.Load():
+			return Result{}, fmt.Errorf("%w: the command did not start within %v", ErrSetup, onset)
 		case timed.Err() != nil:
 			res.TimedOut = true
 			return res, nil
@@ -195,12 +212,12 @@ func refused(err error) bool {
 }
 
 // attempt runs the order in a set of namespaces. If refused is true for its error, no
-// command has run.
-func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr) (Result, report, error) {
+// command has run. It calls started as launch does.
+func attempt(ctx context.Context, spec Spec, held Capabilities, spaces uintptr, started func()) (Result, report, error) {
 	stdout, stderr := newOutput(spec.MaxOutput, spec.Wrote), newOutput(spec.MaxOutput, spec.Wrote)
 	cmd := again(ctx, "supervise", spaces)
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	wait, err := launch(cmd, spec.order(held))
+	wait, err := launch(cmd, spec.order(held), started)
 	if err != nil {
 		return Result{}, report{}, err
 	}
@@ -223,9 +240,10 @@ type unrefused struct{ err error }
 
 func (u unrefused) Error() string { return u.err.Error() }
 
-// launch starts a supervisor and sends it an order. wait returns the report, after the
+// launch starts a supervisor and sends it an order. It calls started from another
+// goroutine when the shell has been executed. wait returns the last report, after the
 // supervisor and all processes of the command have ended; the caller must call it.
-func launch(cmd *exec.Cmd, o order) (wait func() (report, error), err error) {
+func launch(cmd *exec.Cmd, o order, started func()) (wait func() (report, error), err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -255,7 +273,12 @@ func launch(cmd *exec.Cmd, o order) (wait func() (report, error), err error) {
 	var unread error
 	go func() { // ends with the supervisor, which has the other end of the pipe; wait waits for it
 		defer close(reported)
-		unread = json.NewDecoder(reportR).Decode(&rep)
+		reports := json.NewDecoder(reportR)
+		if unread = reports.Decode(&rep); unread == nil && rep.Started {
+			started()
+			rep = report{}
+			unread = reports.Decode(&rep)
+		}
 	}()
 	sent := errors.Join(closeAll(orderR, reportW), json.NewEncoder(orderW).Encode(o))
 	if sent != nil {

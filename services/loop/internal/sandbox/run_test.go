@@ -213,7 +213,7 @@ func TestCancelOfAStoppedSupervisorEndsEveryProcess(t *testing.T) {
 		defer cancel()
 		spaces := k.best(ctx)
 		cmd := again(ctx, "supervise", spaces)
-		wait, err := launch(cmd, spec.order(k.caps.with(spaces)))
+		wait, err := launch(cmd, spec.order(k.caps.with(spaces)), func() {})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -54,7 +54,7 @@ type Spec struct {
 	ReadOnly []string // further absolute paths to read and execute from, such as those of a toolchain; missing paths are ignored
 	Env      []string // NAME=value, in addition to [Environment]
 
-	Timeout time.Duration // default 30 s
+	Timeout time.Duration // of the command, from the execution of the shell; default 30 s
 	// Proxy is the URL of an HTTP proxy on a loopback address, through which the command
 	// reaches the network. The command can connect only to the port of the proxy, over
 	// TCP, and finds the URL in HTTP_PROXY and similar variables. The empty string means
