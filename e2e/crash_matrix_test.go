@@ -19,8 +19,10 @@ import (
 
 // Variables of make crash and make crash-long.
 const (
-	crashForm   = "ANIMA_CRASH"        // short: every point in every mode, once; long: in every service, at every pass; empty: a few cases
-	crashSeed   = "ANIMA_CRASH_SEED"   // seed of the order
+	// ci: every point, once, in one mode; short: in every mode; long: in every service, at
+	// every pass; empty: a few cases
+	crashForm   = "ANIMA_CRASH"
+	crashSeed   = "ANIMA_CRASH_SEED"   // seed of the order, and in the form ci of the modes; three successive seeds use every mode
 	crashWorlds = "ANIMA_CRASH_WORLDS" // number of concurrent worlds
 	crashOnly   = "ANIMA_CRASH_ONLY"   // run only the cases whose name contains this text
 	crashDoc    = "ANIMA_CRASH_DOC"    // file that the table is written to
@@ -77,20 +79,21 @@ func TestCrashMatrix(t *testing.T) {
 			}
 		}
 	}
-	cases := crashCases(form, passes)
+	seed := number(t, crashSeed, 1)
+	cases := crashCases(form, seed, passes)
 	if only := os.Getenv(crashOnly); only != "" {
 		cases = slices.DeleteFunc(cases, func(c crashCase) bool { return !strings.Contains(c.String(), only) })
 	}
 	if len(cases) == 0 {
 		t.Fatal("no case")
 	}
-	rng := rand.New(rand.NewPCG(uint64(number(t, crashSeed, 1)), 0))
+	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	rng.Shuffle(len(cases), func(i, j int) { cases[i], cases[j] = cases[j], cases[i] })
 	// Slow cases come first, so that no world is left with them alone: a message that a
 	// durable has not acknowledged is redelivered after 30 s.
 	slices.SortStableFunc(cases, func(a, b crashCase) int { return slow(b) - slow(a) })
 
-	t.Logf("%d cases", len(cases))
+	t.Logf("%d cases, seed %d", len(cases), seed)
 	began := time.Now()
 	todo := make(chan crashCase, len(cases))
 	for _, c := range cases {
@@ -165,9 +168,9 @@ func slow(c crashCase) int {
 
 // crashCases returns the cases of a form. passes is the number of times that each scene
 // passes each point in each service. A point is used in the first scene that passes it,
-// and in the long form in all scenes. A point of goals is used in all scenes in the short
-// form, too, because each scene passes it under other conditions.
-func crashCases(form string, passes map[string]map[string]map[string]passing) []crashCase {
+// and in the long form in all scenes. A point of goals is used in all scenes in the forms
+// short and ci, too, because each scene passes it under other conditions.
+func crashCases(form string, seed int, passes map[string]map[string]map[string]passing) []crashCase {
 	var all []crashCase
 	for i, p := range failpoint.Scenes() {
 		for s, service := range p.Services {
@@ -177,14 +180,14 @@ func crashCases(form string, passes map[string]map[string]map[string]passing) []
 			for _, scene := range scenes {
 				n := passes[scene][service][p.Name]
 				for m, mode := range failpoint.Modes() {
-					if form == "" && (i%5 != 2 || m != i%3) {
+					if form == "" && (i%5 != 2 || m != i%3) || form == "ci" && m != (i+seed)%len(failpoint.Modes()) {
 						continue
 					}
 					for _, pass := range chosen(form, p.Name, n.most) {
 						all = append(all, crashCase{p, service, mode, n.skipped + pass, scene})
 					}
 				}
-				if n.most > 0 && (form == "" || form == "short" && !ofGoals(p.Name)) {
+				if n.most > 0 && form != "long" && (form == "" || !ofGoals(p.Name)) {
 					break
 				}
 			}
@@ -209,8 +212,8 @@ func isCommon(point string) bool {
 
 // chosen returns the passes, of most in total, at which a form crashes: all passes of a
 // run's own steps; the first and the middle pass of points that every service passes all
-// the time, because their number differs from play to play. The short form uses up to
-// three passes of actPoints: the third tool is the irreversible one, and of two tasks one
+// the time, because their number differs from play to play. The forms short and ci use up
+// to three passes of actPoints: the third tool is the irreversible one, and of two tasks one
 // ends with its call and one with its run.
 func chosen(form, point string, most int) []int {
 	common := isCommon(point)
@@ -221,7 +224,7 @@ func chosen(form, point string, most int) []int {
 	case form == "long" && !common:
 	case form == "long" && most > 1:
 		return []int{1, most/2 + 1}
-	case form == "short" && acts:
+	case form != "" && form != "long" && acts:
 		most = min(most, 3)
 	default:
 		most = 1
