@@ -29,7 +29,7 @@ func TestFullDisk(t *testing.T) {
 		free := disktest.Fill(t, dir)
 		kept := 10
 		for { // a block may have space left
-			once, cancel := context.WithTimeout(t.Context(), time.Second) // a failed write is not acknowledged
+			once, cancel := context.WithTimeout(t.Context(), 5*time.Second) // a failed write is not acknowledged
 			_, err := js.Publish(once, "s.x", make([]byte, 16<<10))
 			cancel()
 			if err != nil {

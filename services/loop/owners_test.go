@@ -96,7 +96,7 @@ func TestPreviousOwner(t *testing.T) {
 	// The call is repeated until the time is over. It must be long beside one round trip:
 	// an end during one leaves open whether the request was received.
 	within := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		t.Cleanup(cancel)
 		return ctx
 	}

@@ -33,7 +33,7 @@ func behind(t *testing.T, p *chaintest.Proxy, change map[string]string) (*apptes
 	t.Helper()
 	env := maps.Clone(development)
 	maps.Copy(env, map[string]string{
-		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "200ms",
+		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev",
 		"ANIMA_TREASURY_CHAIN_POLL": "10ms", "ANIMA_TREASURY_CHAIN_RECONCILE": "50ms",
 	})
 	maps.Copy(env, change)
@@ -41,7 +41,7 @@ func behind(t *testing.T, p *chaintest.Proxy, change map[string]string) (*apptes
 }
 
 // waitWallet bounds a wait for a state of a wallet. A balance is read again after 2 s, and
-// a request that hangs takes 200 ms.
+// a request that hangs takes a second in [TestRPCDown].
 const waitWallet = 20 * time.Second
 
 // walletWhen asks for a wallet until it fits.
@@ -116,15 +116,16 @@ const rpcDown = "ANIMA_RPC_DOWN"
 // stale, nothing is bought, no tier changes, and all of it recovers by itself.
 func TestRPCDown(t *testing.T) {
 	t.Parallel()
-	settings, timeout, down := map[string]string{"ANIMA_TREASURY_X402_PRIVATE": "true"}, 200*time.Millisecond, time.Duration(0)
+	settings, timeout, down := map[string]string{"ANIMA_TREASURY_X402_PRIVATE": "true"}, time.Second, time.Duration(0)
 	if text := os.Getenv(rpcDown); text != "" {
 		var err error
 		if down, err = time.ParseDuration(text); err != nil {
 			t.Fatalf("%s: %v", rpcDown, err)
 		}
 		timeout = 3 * time.Second
-		maps.Copy(settings, map[string]string{"ANIMA_TREASURY_RPC_TIMEOUT": timeout.String(), "ANIMA_TREASURY_CHAIN_POLL": "2s", "ANIMA_TREASURY_CHAIN_RECONCILE": "1m"})
+		maps.Copy(settings, map[string]string{"ANIMA_TREASURY_CHAIN_POLL": "2s", "ANIMA_TREASURY_CHAIN_RECONCILE": "1m"})
 	}
+	settings["ANIMA_TREASURY_RPC_TIMEOUT"] = timeout.String()
 	shop, open, requests := shopOf(t)
 	settings["ANIMA_TREASURY_TOPUP_URL"] = shop
 	w, p := onchain(t, settings)

@@ -137,7 +137,7 @@ func TestCheckUSDCTool(t *testing.T) {
 	p := chaintest.Start(t, devchain.Options{Interval: -1})
 	env := maps.Clone(development)
 	maps.Copy(env, map[string]string{
-		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_RPC_TIMEOUT": "200ms", "ANIMA_TREASURY_CHAIN_POLL": "10ms",
+		"ANIMA_TREASURY_RPC_URL": p.URL.Reveal(), "ANIMA_TREASURY_NETWORK": "dev", "ANIMA_TREASURY_CHAIN_POLL": "10ms",
 	})
 	b := apptest.Start(t, apptest.Options{Env: env}, treasury.Service, executortest.Policy()).Bus
 	fund(t, b, api.Dollar)

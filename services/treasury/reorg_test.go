@@ -59,7 +59,6 @@ func TestReorganizedPayment(t *testing.T) {
 	t.Parallel()
 	w, p := onchain(t, map[string]string{
 		"ANIMA_TREASURY_X402_PRIVATE": "true", "ANIMA_TREASURY_MAX_X402_PAYMENT_CENTS": "1000", "ANIMA_TREASURY_CHAIN_RECONCILE": "1h",
-		"ANIMA_TREASURY_RPC_TIMEOUT": "5s",
 	})
 	seller := ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "bob"})
 	ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})

@@ -21,7 +21,7 @@ import (
 // earlier one stays readable, and what is sent to it later is the agent's.
 func TestRotateWallet(t *testing.T) {
 	t.Parallel()
-	w, p := behind(t, chaintest.Start(t, devchain.Options{}), map[string]string{"ANIMA_TREASURY_TOPUP_URL": "self", "ANIMA_TREASURY_RPC_TIMEOUT": "5s"})
+	w, p := behind(t, chaintest.Start(t, devchain.Options{}), map[string]string{"ANIMA_TREASURY_TOPUP_URL": "self"})
 	changed := apptest.Watch[api.WalletChanged](t, w.Bus)
 	fund(t, w.Bus, api.Dollar)
 	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 12 * api.Dollar})

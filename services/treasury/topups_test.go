@@ -24,7 +24,7 @@ import (
 // those that cannot be fulfilled.
 func TestTriggeredTopUps(t *testing.T) {
 	t.Parallel()
-	w, _ := behind(t, chaintest.Start(t, devchain.Options{}), map[string]string{"ANIMA_TREASURY_TOPUP_URL": "self", "ANIMA_TREASURY_RPC_TIMEOUT": "5s"})
+	w, _ := behind(t, chaintest.Start(t, devchain.Options{}), map[string]string{"ANIMA_TREASURY_TOPUP_URL": "self"})
 	fund(t, w.Bus, api.Dollar)
 	if got := ask[api.TopUpTriggered](t, w.Bus, api.TriggerTopUp{Agent: "lucky", Cause: "test", Refused: true}); got.Bought || !strings.Contains(got.Why, "$0.00 of USDC") {
 		t.Errorf("without USDC: got %+v, want nothing bought", got)

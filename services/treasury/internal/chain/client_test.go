@@ -20,7 +20,7 @@ var owner = common.HexToAddress("0x1111111111111111111111111111111111111111")
 
 func client(t testing.TB, p *chaintest.Proxy, change func(*chain.Options)) *chain.Client {
 	t.Helper()
-	o := chain.Options{URL: p.URL, Network: chain.Dev, Now: time.Now, Timeout: 300 * time.Millisecond, MaxAge: time.Nanosecond}
+	o := chain.Options{URL: p.URL, Network: chain.Dev, Now: time.Now, Timeout: 2 * time.Second, MaxAge: time.Nanosecond}
 	change(&o)
 	c, err := chain.NewClient(o)
 	if err != nil {
