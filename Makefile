@@ -181,6 +181,7 @@ FORCE:
 
 # The drill runs in the network of the lab and gets the lab's commands. For another
 # cluster see test/drill/README.md.
+FROM    ?= HEAD~1
 LOAD    ?= $(CLUSTER) load {image} {archive}
 INSIDE  ?= $(CLUSTER) exec --
 BELOW   ?= -node-stop '$(CLUSTER) node kill {node}' -node-start '$(CLUSTER) node start {node}' -load '$(LOAD)' -volumes '$(CLUSTER) volumes' \
@@ -192,10 +193,10 @@ cluster-up: $(CLUSTER) ## Start a Kubernetes cluster of three nodes on this mach
 cluster-load: $(CLUSTER) ## Load the services' images into the cluster
 	@test/drill/images.sh '$(LOAD)' $(BIN)/drill-images
 
-drill: $(CLUSTER) $(DRILL) ## Run the failure drill in the cluster, under load (after cluster-up and cluster-load; STEPS="nats kill")
+drill: $(CLUSTER) $(DRILL) ## Run the failure drill in the cluster, under load (after cluster-up and cluster-load; STEPS="nats kill" FROM=commit to upgrade from)
 	@tools/k8s.sh secrets -o "$(CURDIR)/deploy/k8s/overlays/lab/secrets" -missing
-	@$(DRILL) -prepare $(STEPS)
-	@$(INSIDE) $(DRILL) $(BELOW) -junit $(BIN)/drill.xml $(STEPS)
+	@$(DRILL) -prepare -from $(FROM) $(STEPS)
+	@$(INSIDE) $(DRILL) $(BELOW) -from $(FROM) -junit $(BIN)/drill.xml $(STEPS)
 
 cluster-down: $(CLUSTER) ## Stop the cluster and delete its state
 	@$(CLUSTER) down -wipe
