@@ -29,7 +29,7 @@ func TestCrashAged(t *testing.T) {
 		}
 	} else {
 		points := map[string]bool{} // points of each mode that have a case
-		cases = slices.DeleteFunc(crashCases("short", 0, w.rehearse(t)), func(c crashCase) bool {
+		cases = slices.DeleteFunc(crashCases("short", w.rehearse(t)), func(c crashCase) bool {
 			key := c.point.Name + " " + string(c.mode)
 			again := points[key]
 			points[key] = true

@@ -19,10 +19,8 @@ import (
 
 // Variables of make crash and make crash-long.
 const (
-	// ci: every point, once, in one mode; short: in every mode; long: in every service, at
-	// every pass; empty: a few cases
-	crashForm   = "ANIMA_CRASH"
-	crashSeed   = "ANIMA_CRASH_SEED"   // seed of the order, and in the form ci of the modes; three successive seeds use every mode
+	crashForm   = "ANIMA_CRASH"        // short: every point in every mode, once; ci: in one mode; long: in every service, at every pass; empty: a few cases
+	crashSeed   = "ANIMA_CRASH_SEED"   // seed of the order, and in the form ci of the modes
 	crashWorlds = "ANIMA_CRASH_WORLDS" // number of concurrent worlds
 	crashOnly   = "ANIMA_CRASH_ONLY"   // run only the cases whose name contains this text
 	crashDoc    = "ANIMA_CRASH_DOC"    // file that the table is written to
@@ -80,7 +78,12 @@ func TestCrashMatrix(t *testing.T) {
 		}
 	}
 	seed := number(t, crashSeed, 1)
-	cases := crashCases(form, seed, passes)
+	var cases []crashCase
+	if form == "ci" {
+		cases = inOneMode(crashCases("short", passes), seed)
+	} else {
+		cases = crashCases(form, passes)
+	}
 	if only := os.Getenv(crashOnly); only != "" {
 		cases = slices.DeleteFunc(cases, func(c crashCase) bool { return !strings.Contains(c.String(), only) })
 	}
@@ -168,9 +171,9 @@ func slow(c crashCase) int {
 
 // crashCases returns the cases of a form. passes is the number of times that each scene
 // passes each point in each service. A point is used in the first scene that passes it,
-// and in the long form in all scenes. A point of goals is used in all scenes in the forms
-// short and ci, too, because each scene passes it under other conditions.
-func crashCases(form string, seed int, passes map[string]map[string]map[string]passing) []crashCase {
+// and in the long form in all scenes. A point of goals is used in all scenes in the short
+// form, too, because each scene passes it under other conditions.
+func crashCases(form string, passes map[string]map[string]map[string]passing) []crashCase {
 	var all []crashCase
 	for i, p := range failpoint.Scenes() {
 		for s, service := range p.Services {
@@ -180,20 +183,56 @@ func crashCases(form string, seed int, passes map[string]map[string]map[string]p
 			for _, scene := range scenes {
 				n := passes[scene][service][p.Name]
 				for m, mode := range failpoint.Modes() {
-					if form == "" && (i%5 != 2 || m != i%3) || form == "ci" && m != (i+seed)%len(failpoint.Modes()) {
+					if form == "" && (i%5 != 2 || m != i%3) {
 						continue
 					}
 					for _, pass := range chosen(form, p.Name, n.most) {
 						all = append(all, crashCase{p, service, mode, n.skipped + pass, scene})
 					}
 				}
-				if n.most > 0 && form != "long" && (form == "" || !ofGoals(p.Name)) {
+				if n.most > 0 && (form == "" || form == "short" && !ofGoals(p.Name)) {
 					break
 				}
 			}
 		}
 	}
 	return all
+}
+
+// inOneMode returns the cases of each point in one mode. Three successive seeds select
+// every mode.
+func inOneMode(cases []crashCase, seed int) []crashCase {
+	points, modes := failpoint.Scenes(), failpoint.Modes()
+	return slices.DeleteFunc(cases, func(c crashCase) bool {
+		i := slices.IndexFunc(points, func(p failpoint.Info) bool { return p.Name == c.point.Name })
+		return c.mode != modes[(i+seed)%len(modes)]
+	})
+}
+
+// TestInOneMode checks that three successive seeds select each case once.
+func TestInOneMode(t *testing.T) {
+	t.Parallel()
+	var all []crashCase
+	for _, p := range failpoint.Scenes() {
+		for _, mode := range failpoint.Modes() {
+			all = append(all, crashCase{p, p.Services[0], mode, 1, "tour"})
+		}
+	}
+	selected := map[string]int{}
+	for seed := range 3 {
+		some := inOneMode(slices.Clone(all), 7+seed)
+		if len(some) != len(failpoint.Scenes()) {
+			t.Errorf("seed %d selects %d cases, want one for each of %d points", 7+seed, len(some), len(failpoint.Scenes()))
+		}
+		for _, c := range some {
+			selected[c.String()]++
+		}
+	}
+	for _, c := range all {
+		if n := selected[c.String()]; n != 1 {
+			t.Errorf("%s is selected by %d of three seeds, want 1", c, n)
+		}
+	}
 }
 
 func ofGoals(point string) bool {
@@ -212,8 +251,8 @@ func isCommon(point string) bool {
 
 // chosen returns the passes, of most in total, at which a form crashes: all passes of a
 // run's own steps; the first and the middle pass of points that every service passes all
-// the time, because their number differs from play to play. The forms short and ci use up
-// to three passes of actPoints: the third tool is the irreversible one, and of two tasks one
+// the time, because their number differs from play to play. The short form uses up to
+// three passes of actPoints: the third tool is the irreversible one, and of two tasks one
 // ends with its call and one with its run.
 func chosen(form, point string, most int) []int {
 	common := isCommon(point)
@@ -224,7 +263,7 @@ func chosen(form, point string, most int) []int {
 	case form == "long" && !common:
 	case form == "long" && most > 1:
 		return []int{1, most/2 + 1}
-	case form != "" && form != "long" && acts:
+	case form == "short" && acts:
 		most = min(most, 3)
 	default:
 		most = 1

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -18,7 +17,6 @@ import (
 )
 
 const (
-	onset     = 10 * time.Second       // time for the sandbox to start a command; the timeout of the command begins then
 	reach     = time.Second            // time for the supervisor to kill a command, before the service kills it
 	linger    = 500 * time.Millisecond // time for the supervisor to exit afterwards
 	userSpace = syscall.CLONE_NEWUSER
@@ -150,31 +148,21 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	if err := k.prepare(spec); err != nil {
 		return Result{}, err
 	}
-	timed, cancel := context.WithCancel(ctx)
-	defer cancel()
-	// The timeout belongs to the command, and the start of a sandbox may take as long as
-	// a short one on a busy machine.
-	timer := time.AfterFunc(onset, cancel)
-	defer timer.Stop()
-	var begun atomic.Bool
-	started := func() {
-		if timer.Stop() { // otherwise the time for the start is over
-			begun.Store(true)
-			timer.Reset(spec.Timeout)
-		}
-	}
-	held, end := context.WithCancelCause(timed)
+	held, end := context.WithCancelCause(ctx)
+	started := make(chan struct{})
 	var watching sync.WaitGroup
+	watching.Go(func() { end(expire(held, started, spec.Timeout)) })
 	watching.Go(func() { spec.Quota.Watch(held, spec.Dir, spec.Room, func(why error) { end(stop{why}) }) })
 	defer watching.Wait()
 	defer end(nil)
 
 	var err error
 	for _, spaces := range k.spaces {
-		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces, started)
+		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces, func() { close(started) })
 		if err = startErr; refused(err) || rep.Refused {
 			continue
 		}
+		why := context.Cause(held)
 		switch {
 		case err == nil && rep.Setup != "":
 			return Result{}, fmt.Errorf("%w: %s", ErrSetup, rep.Setup)
@@ -183,14 +171,14 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 			return res, nil
 		case ctx.Err() != nil:
 			return res, context.Cause(ctx)
-		case timed.Err() != nil && !begun.Load():
-			return Result{}, fmt.Errorf("%w: the command did not start within %v", ErrSetup, onset)
-		case timed.Err() != nil:
+		case errors.Is(why, errNotStarted):
+			return Result{}, fmt.Errorf("%w: %w", ErrSetup, why)
+		case errors.Is(why, errTimedOut):
 			res.TimedOut = true
 			return res, nil
 		}
-		if why, ok := errors.AsType[stop](context.Cause(held)); ok {
-			res.Stopped = why.error
+		if s, ok := errors.AsType[stop](why); ok {
+			res.Stopped = s.error
 			return res, nil
 		}
 		break
@@ -199,6 +187,34 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 		err = errors.New("the supervisor ended without being told to")
 	}
 	return Result{}, fmt.Errorf("%w: %w", ErrSetup, err)
+}
+
+// Cancellation causes for a command whose time is over.
+var (
+	errNotStarted = fmt.Errorf("the command did not start within %v", StartTimeout)
+	errTimedOut   = errors.New("the command took too long")
+)
+
+// expire returns errNotStarted when started is not closed within StartTimeout, and
+// errTimedOut when the timeout of the command, which begins then, is over. It returns nil
+// when ctx ends before.
+func expire(ctx context.Context, started <-chan struct{}, timeout time.Duration) error {
+	timer := time.NewTimer(StartTimeout)
+	defer timer.Stop()
+	select {
+	case <-started:
+	case <-timer.C:
+		return errNotStarted
+	case <-ctx.Done():
+		return nil
+	}
+	timer.Reset(timeout)
+	select {
+	case <-timer.C:
+		return errTimedOut
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // stop is the cancellation cause for a command that the quota or the disk's reserve

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -242,6 +243,41 @@ func TestTimeoutEndsEveryProcess(t *testing.T) {
 			t.Errorf("got %+v, want a timeout, exit code -1 and the output so far", res)
 		}
 	})
+}
+
+// TestExpire checks that the timeout of a command begins after its start, which has a
+// limit of its own, and that nothing expires after the end.
+func TestExpire(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		start, end time.Duration // of the command; 0: never
+		want       error
+		after      time.Duration
+	}{
+		"slow start":    {5 * time.Second, 0, errTimedOut, 6 * time.Second},
+		"never started": {0, 0, errNotStarted, StartTimeout},
+		"ended":         {5 * time.Second, 5500 * time.Millisecond, nil, 5500 * time.Millisecond},
+		"cancelled":     {0, 3 * time.Second, nil, 3 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				started := make(chan struct{})
+				if c.start > 0 {
+					time.AfterFunc(c.start, func() { close(started) })
+				}
+				if c.end > 0 {
+					time.AfterFunc(c.end, cancel)
+				}
+				began := time.Now()
+				if err := expire(ctx, started, time.Second); !errors.Is(err, c.want) || time.Since(began) != c.after {
+					t.Errorf("got %v after %v, want %v after %v", err, time.Since(began), c.want, c.after)
+				}
+			})
+		})
+	}
 }
 
 func TestEndLeavesNoProcess(t *testing.T) {

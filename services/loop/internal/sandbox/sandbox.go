@@ -46,6 +46,11 @@ var (
 	ErrSetup = errors.New("the sandbox could not be set up")
 )
 
+// StartTimeout is how long Run waits for the sandbox to execute the shell: two processes
+// of this binary start before it, which takes seconds on a busy machine. Spec.Timeout
+// begins afterwards.
+const StartTimeout = 10 * time.Second
+
 // Spec describes a command and its restrictions. The zero value of a field that is not
 // required means its default.
 type Spec struct {

@@ -34,7 +34,7 @@ const (
 func Tools(cfg tools.Config) []engine.Tool {
 	named := func(a catalog.Args) error { return checkName(a.String("name")) }
 	install := engine.Builtin("install_skill", checkInstall, installer{cfg}.install)
-	install.Timeout = cloneTimeout + 15*time.Second // after the tool's own limits, whose errors have more detail; a command may need 10 s to start
+	install.Timeout = sandbox.StartTimeout + cloneTimeout + 5*time.Second // after the tool's own limits, whose errors have more detail
 	return []engine.Tool{
 		install,
 		engine.Builtin("list_skills", nil, list),

@@ -36,8 +36,8 @@ func writeFile() engine.Tool {
 const (
 	maxOutput   = 4 << 20 // bytes that are kept of stdout and of stderr
 	npmTime     = 5 * time.Minute
-	margin      = 15 * time.Second         // of the executor's time limit over that of a command, whose start may take 10 s
-	maxExecTime = 600*time.Second + margin // exceeds the longest timeout of a command
+	margin      = sandbox.StartTimeout + 5*time.Second // of the executor's time limit over that of a command
+	maxExecTime = 600*time.Second + margin             // exceeds the longest timeout of a command
 )
 
 func execTool(cfg tools.Config) engine.Tool {
