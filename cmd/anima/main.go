@@ -177,7 +177,8 @@ func exitCode(err error) int {
 // printError prints the message, the details and the next step of an error; with -o json
 // in the form of the HTTP API.
 func (a *app) printError(err error) {
-	e := api.Error{Code: api.Internal, Message: err.Error()}
+	// An error without a code is one of this process: no service answered with it.
+	e := api.Error{Code: api.Internal, Message: err.Error(), Next: "correct what the message names, then try again; docs/config.md lists all settings"}
 	if inner, ok := errors.AsType[*api.Error](err); ok {
 		e = *inner
 		e.Message = strings.Replace(err.Error(), inner.Error(), e.Message, 1) // with the text of the errors around it

@@ -200,9 +200,30 @@ func TestBusyPorts(t *testing.T) {
 			m := newMachine(t)
 			addr := listen(t).Addr().String()
 			m.env[variable] = addr
-			m.fails(exitFailed, "", []string{"up"}, addr, "in use", "another program listens there", variable)
+			m.fails(exitFailed, "", []string{"up"}, addr, "in use", "another program listens there", variable, "docs/config.md")
 			if _, err := os.Stat(filepath.Join(m.data(), endpointFile)); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("%s: %v, want none", endpointFile, err)
+			}
+		})
+	}
+}
+
+// TestWrongSetting starts anima up with settings in which a service finds the fault, not
+// the check of all settings: the last line names what to do next, and not the log of a
+// service that has answered, because none has.
+func TestWrongSetting(t *testing.T) {
+	t.Parallel()
+	for variable, value := range map[string]string{
+		"ANIMA_DATABASE_URL": "mysql://x", "ANIMA_INFERENCE_ROUTER_SCRIPT": filepath.Join(t.TempDir(), "missing.json"),
+	} {
+		t.Run(variable, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t)
+			m.env[variable] = value
+			r := m.run("", "up", "--port", "0")
+			lines := strings.Split(strings.TrimSpace(r.err), "\n")
+			if last := lines[len(lines)-1]; r.code != exitFailed || !strings.Contains(last, "docs/config.md") {
+				t.Errorf("exit %d and %q at the end, want exit %d and a line that names docs/config.md", r.code, last, exitFailed)
 			}
 		})
 	}
