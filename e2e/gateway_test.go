@@ -22,18 +22,21 @@ import (
 const gatewayRounds = "ANIMA_GATEWAY_ROUNDS"
 
 // TestGatewayCost makes the same model calls to a provider directly, through two proxies
-// that only forward, and through the router with its budgets, ledger, spans and metrics.
-// Each target has one slot a round, in an order that is reversed from round to round. It
-// prints the processor time of a request in the target's process and its ratio to the
-// proxy of net/http in the same round, and the memory of an open stream. It fails if an
-// answer of the router is incomplete; the figures are printed for the reader and not checked.
+// that only forward, and through the router with its budgets, ledger, spans and metrics:
+// that of anima up, whose process has all services and NATS, and in the long form also that
+// of a suite of six processes, whose process has only the router. Each target has one slot a
+// round, in an order that is reversed from round to round. It prints the processor time of a
+// request in the target's process and its ratio to the proxy of net/http in the same round,
+// and the memory of an open stream. It fails if an answer of a router is incomplete; the
+// figures are printed for the reader and not checked.
 func TestGatewayCost(t *testing.T) {
 	t.Parallel()
 	rounds, slot, streams := number(t, gatewayRounds, 0), 1500*time.Millisecond, 500
-	if rounds == 0 {
+	long := rounds > 0
+	if !long {
 		rounds, slot, streams = 1, 100*time.Millisecond, 16
 	}
-	g := newGateway(t, streams)
+	g := newGateway(t, streams, long)
 	for _, kind := range []struct {
 		name, body, end string
 	}{
@@ -58,8 +61,8 @@ func TestGatewayCost(t *testing.T) {
 
 type gateway struct {
 	t       *testing.T
-	w       *world
 	targets []*gatewayTarget
+	router  *gatewayTarget // the one of anima up
 }
 
 // gatewayTarget is one server and its figures by round.
@@ -75,24 +78,37 @@ type gatewayTarget struct {
 	broken int64 // incomplete answers; a proxy of net/http has some under load
 }
 
-// newGateway starts the provider, the proxies and the suite, with one agent that pays.
-func newGateway(t *testing.T, streams int) *gateway {
+// newGateway starts the provider, the proxies and anima up; with alone also a suite of one
+// process per service.
+func newGateway(t *testing.T, streams int, alone bool) *gateway {
 	t.Helper()
 	g := &gateway{t: t}
 	provider := g.start("provider", "")
 	g.start("nethttp", provider.url)
 	g.start("fasthttp", provider.url)
-	p, w := upWith(t, t.TempDir(), map[string]string{
+	env := map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": provider.url + "/v1", "OPENAI_API_KEY": "k",
 		"ANIMA_INFERENCE_ROUTER_MODELS": "bench=0.1/0.2/128000,open=0/0/128000", "ANIMA_INFERENCE_ROUTER_WORKERS": strconv.Itoa(2 * streams),
-	})
-	g.w = w
-	payer := born(t, w, "Payer", 1000*api.Dollar)
-	g.targets = append(g.targets, &gatewayTarget{
-		name: "router", url: w.http["inference-router"], pid: p.cmd.Process.Pid, client: newClient(),
-		header: http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {payer.ID}},
-	})
+	}
+	if alone {
+		w := manyProcesses(t, env)
+		g.add("router alone", w, w.processes["inference-router"])
+	}
+	p, w := upWith(t, t.TempDir(), env)
+	g.router = g.add("router", w, p)
 	return g
+}
+
+// add adds the router of a suite, with an agent that pays.
+func (g *gateway) add(name string, w *world, p *process) *gatewayTarget {
+	g.t.Helper()
+	payer := born(g.t, w, "Payer", 1000*api.Dollar)
+	at := &gatewayTarget{
+		name: name, url: w.http["inference-router"], pid: p.cmd.Process.Pid, client: newClient(),
+		header: http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {payer.ID}},
+	}
+	g.targets = append(g.targets, at)
+	return at
 }
 
 func newClient() *http.Client {
@@ -137,7 +153,7 @@ func (at *gatewayTarget) measure(t *testing.T, body, end string, connections int
 					continue
 				}
 				broken.Add(1)
-				if at.name == "router" {
+				if at.header != nil { // of a router
 					t.Errorf("got %v after %d bytes, want an answer with %s at its end", err, len(answer), end)
 				}
 			}
@@ -208,7 +224,7 @@ func median[T cmp.Ordered](all []T) T {
 // returns the growth of the process's resident memory for one.
 func (g *gateway) streamMemory(streams int) int64 {
 	g.t.Helper()
-	at := g.targets[len(g.targets)-1]
+	at := g.router
 	before := residentOf(g.t, at.pid)
 	body := strings.Replace(g.body(200, true), `"bench"`, `"open"`, 1)
 	var open []io.Closer
