@@ -398,8 +398,8 @@ func (w *crashWorld) idle(ctx context.Context) (why string, err error) {
 	return why, streams.Err()
 }
 
-// keys returns the keys of the coordination bucket that contain a name.
-func (w *crashWorld) keys(ctx context.Context, contains string) ([]string, error) {
+// keys returns the keys of the coordination bucket that name an agent or a goal.
+func (w *crashWorld) keys(ctx context.Context, id string) ([]string, error) {
 	kv, err := w.js.KeyValue(ctx, api.Coordination)
 	if err != nil {
 		return nil, err
@@ -408,7 +408,29 @@ func (w *crashWorld) keys(ctx context.Context, contains string) ([]string, error
 	if errors.Is(err, jetstream.ErrNoKeysFound) {
 		return nil, nil
 	}
-	return slices.DeleteFunc(all, func(k string) bool { return !strings.Contains(k, contains) }), err
+	return slices.DeleteFunc(all, func(k string) bool { return !isNamed(k, id) }), err
+}
+
+// isNamed reports whether a key names an id. A part of a longer name is not enough: the ids
+// of goals are hexadecimal, and so are some ids of agents in the tests.
+func isNamed(key, id string) bool {
+	return strings.Contains("-"+strings.ReplaceAll(key, ".", "-")+"-", "-"+id+"-")
+}
+
+// TestIsNamed has a key of another agent's goal, whose id contains that of an agent.
+func TestIsNamed(t *testing.T) {
+	t.Parallel()
+	key := api.LockKey("a71a-task-g749cecfa78c1de8f-2-1")
+	for id, want := range map[string]bool{"a71a": true, "g749cecfa78c1de8f": true, "a78c": false, "a71": false} {
+		if got := isNamed(key, id); got != want {
+			t.Errorf("%s names %s: %t, want %t", key, id, got, want)
+		}
+	}
+	for _, id := range []string{"a78c", "with-hyphen"} {
+		if key := api.WakeKey(id, "alarm"); !isNamed(key, id) {
+			t.Errorf("%s does not name %s, want that it does", key, id)
+		}
+	}
 }
 
 // asked repeats a request until it succeeds or fails with an error other than Unavailable
