@@ -24,7 +24,7 @@ type spending struct {
 	limits    map[string]api.Limits
 	available map[string]api.Micros
 	payments  []*payment
-	approved  map[string]bool
+	approved  map[string]int64 // when the approval of a payment ends; 0: there is none
 	now       int64
 }
 
@@ -105,7 +105,7 @@ func (s *spending) refusals(r *payment) (reasons []string) {
 	if l.Payees != nil && outgoing && !slices.Contains(l.Payees, r.payee) {
 		reasons = append(reasons, api.ReasonPayee)
 	}
-	if len(reasons) == 0 && l.ApproveAbove != nil && outgoing && r.amount > *l.ApproveAbove && !s.approved[r.content()] {
+	if len(reasons) == 0 && l.ApproveAbove != nil && outgoing && r.amount > *l.ApproveAbove && s.approved[r.content()] <= s.now {
 		reasons = append(reasons, api.ReasonApproval)
 	}
 	return reasons
@@ -166,7 +166,7 @@ func TestLimitsRandomly(t *testing.T) {
 				processes[w/20%2] = open()
 			}
 			name := func(n string) string { return fmt.Sprintf("%s-%d", n, w) }
-			m := spending{limits: map[string]api.Limits{}, available: map[string]api.Micros{}, approved: map[string]bool{}, now: c.now().UnixMicro()}
+			m := spending{limits: map[string]api.Limits{}, available: map[string]api.Micros{}, approved: map[string]int64{}, now: c.now().UnixMicro()}
 			process := func() *ledger.Ledger { return rapid.SampledFrom(processes).Draw(t, "process") }
 			agents := []string{name("a"), name("b"), name("c")}
 			for i, a := range agents {
@@ -224,7 +224,7 @@ func TestLimitsRandomly(t *testing.T) {
 					case err == nil:
 						made.Add(1)
 						if l := m.limits[p.agent]; l.ApproveAbove != nil && p.amount > *l.ApproveAbove {
-							m.approved[p.content()] = false
+							m.approved[p.content()] = 0
 						}
 						m.available[p.agent] -= p.amount
 						p.held = p.amount
@@ -244,7 +244,7 @@ func TestLimitsRandomly(t *testing.T) {
 						if _, err := process().Decide(ctx, all[i].ID, true); err != nil {
 							t.Fatal(err)
 						}
-						m.approved[p.content()] = true
+						m.approved[p.content()] = m.now + 24*time.Hour.Microseconds()
 						denied.Add(1)
 					default:
 						denied.Add(1)
