@@ -9,13 +9,16 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
 // deleteAgent deletes an agent. One transaction of the store makes the agent dead:
 // after it, the agent accepts no messages and starts no turn. The steps after the
 // transaction notify other components or remove data, and are idempotent: the next call
-// repeats them. A crash in between leaves a deleted agent with at most a schedule that
-// does not fire, a goal whose tasks fail, or files.
+// repeats them. A crash in between leaves a deleted agent with at most a queued run that
+// is dropped unless the agent is applied again first, a schedule that does not fire, a
+// goal whose tasks fail, or files.
 func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Deleted, error) {
 	id := strings.ToLower(m.Agent)
 	left, err := h.leaves(ctx, id, m.Force)
@@ -34,6 +37,13 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	for _, cmd := range gone.Runs {
 		if err := h.bus.PublishLive(ctx, api.SessionNotice{Session: cmd.Session, Cancelled: cmd.Run}); err != nil {
 			h.log.WarnContext(ctx, "run of a deleted agent not notified, it ends with its turn", "run", cmd.Run, "err", err)
+		}
+	}
+	// A queued run, or one that has just begun, is in the queue only. In the other sessions,
+	// which remain terminated, it is dropped or cancelled for that reason.
+	for _, session := range gone.Sessions {
+		if err := h.cancelQueue(ctx, session, "", sqlstore.Deleted(reason)); err != nil {
+			return api.Deleted{}, err
 		}
 	}
 	if err := h.goals.cancelOf(ctx, id, "the agent was deleted"); err != nil {

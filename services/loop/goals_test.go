@@ -30,6 +30,7 @@ type peers struct {
 	paid   map[string]int // number of completions by call id
 	prompt map[string]string
 	gate   func(ctx context.Context, task string) // called before a task's model call is answered
+	funds  func(ctx context.Context)              // called before a balance is answered
 	thinks api.Micros                             // cost of each model call of a task that does not complete; 0: tasks complete
 }
 
@@ -40,7 +41,7 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 	t.Helper()
 	p := &peers{
 		key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), action: api.Allow, paid: map[string]int{}, prompt: map[string]string{},
-		gate: func(context.Context, string) {},
+		gate: func(context.Context, string) {}, funds: func(context.Context) {},
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan struct{}), make(chan error, 1)
@@ -50,7 +51,11 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(_ context.Context, m api.OpenAccount) (api.Account, error) {
 				return api.Account{Agent: m.Agent, Address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}, nil
 			}),
-			bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
+			bus.Reply(func(ctx context.Context, m api.GetBalance) (api.Balance, error) {
+				p.mu.Lock()
+				funds := p.funds
+				p.mu.Unlock()
+				funds(ctx)
 				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
 			}),
 			bus.Reply(p.getSpent),

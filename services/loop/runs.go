@@ -168,7 +168,7 @@ func (h *handlers) waitingRun(ctx context.Context, run, in string) (api.RunState
 		return h.store.RunState(ctx, run)
 	}
 	cmd := all[i]
-	why, err := h.store.IsCancelled(ctx, run)
+	why, err := h.store.IsCancelled(ctx, run, in)
 	if err != nil {
 		return api.RunState{}, err
 	}

@@ -18,7 +18,7 @@ func refused(cmd api.Run, k Known, at int64) *End {
 	case k.Cancelled != "":
 		end.Reason, end.Error = api.ReasonCancelled, k.Cancelled
 	case k.Terminated != "":
-		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, "the session is terminated: "+k.Terminated
+		end.Code, end.Reason, end.Error = api.Conflict, api.ReasonTerminated, inTerminated+k.Terminated
 	default:
 		return nil
 	}

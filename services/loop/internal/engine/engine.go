@@ -110,7 +110,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	case known.Cancelled != "":
 		stop(Cancelled(known.Cancelled))
 	case known.Terminated != "":
-		stop(Cancelled("the session is terminated: " + known.Terminated))
+		stop(Terminated(known.Terminated))
 	}
 	for {
 		end, err := e.turn(runCtx, s, ev)
@@ -156,6 +156,12 @@ func (e *Engine) announceAgain(ctx context.Context, cmd api.Run, known Known, ev
 func Cancelled(why string) error {
 	return &api.Error{Code: api.Denied, Reason: api.ReasonCancelled, Message: cmp.Or(why, "cancelled")}
 }
+
+// Terminated returns the error of an operation that stopped because the session of its run
+// was terminated.
+func Terminated(why string) error { return Cancelled(inTerminated + why) }
+
+const inTerminated = "the session is terminated: "
 
 // below returns ctx with the root span of a finished turn as its parent.
 func below(ctx context.Context, root trace.SpanContext, cmd api.Run, id string) context.Context {
@@ -236,6 +242,8 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 		}
 		if k.Cancelled != "" {
 			err = Cancelled(k.Cancelled)
+		} else if k.Terminated != "" {
+			err = Terminated(k.Terminated)
 		}
 	} else {
 		err = &api.Error{

@@ -185,11 +185,11 @@ func (q *Queue) Listen(ctx context.Context) error {
 	})
 }
 
-// CheckCancels cancels the runs of this process whose cancel is recorded in the store,
-// because a notice may be lost.
-func (q *Queue) CheckCancels(ctx context.Context, why func(ctx context.Context, run string) (string, error)) {
-	for run := range q.running() {
-		reason, err := why(ctx, run)
+// CheckCancels cancels the runs of this process for which why returns the reason of a
+// cancel that the store has, because a notice may be lost.
+func (q *Queue) CheckCancels(ctx context.Context, why func(ctx context.Context, run, session string) (string, error)) {
+	for run, session := range q.running() {
+		reason, err := why(ctx, run, session)
 		if err != nil {
 			q.log.WarnContext(ctx, "cancel of a run not read, retrying", "run", run, "err", err)
 			return

@@ -100,17 +100,22 @@ func TestDelete(t *testing.T) {
 		if diff := cmp.Diff([]string{"domain/price"}, facts()); diff != "" {
 			t.Errorf("facts (-want +got):\n%s", diff)
 		}
-		turns(t, m, enginetest.Command("ada", "r1"), 1, func(*api.Turn) {})
-		if n, err := m.Ingest(t.Context(), 59, "ada-main"); err != nil || n != 1 {
+		in := func(run string) api.Run {
+			cmd := enginetest.Command("ada", run)
+			cmd.Session = back.Agent.Session
+			return cmd
+		}
+		turns(t, m, in("r1"), 1, func(*api.Turn) {})
+		if n, err := m.Ingest(t.Context(), 59, back.Agent.Session); err != nil || n != 1 {
 			t.Fatalf("%d turns became memories, %v", n, err)
 		}
-		turns(t, m, enginetest.Command("ada", "r2"), 1, func(*api.Turn) {}) // not ingested yet
+		turns(t, m, in("r2"), 1, func(*api.Turn) {}) // not ingested yet
 		for range 2 {
 			if _, err := s.Delete(t.Context(), "ada", "why", true, 60); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if n, err := m.Ingest(t.Context(), 61, "ada-main"); err != nil || n != 0 {
+		if n, err := m.Ingest(t.Context(), 61, back.Agent.Session); err != nil || n != 0 {
 			t.Errorf("%d turns became memories after the end, %v", n, err)
 		}
 		apply(70)
@@ -119,6 +124,18 @@ func TestDelete(t *testing.T) {
 		}
 		if got := search(t, m, "ada", memory.Semantic, "four"); len(got) != 0 {
 			t.Errorf("the index has %q, want nothing", got)
+		}
+		// A turn that began before the deletion and is stored later.
+		turns(t, m, in("r3"), 1, func(t *api.Turn) { t.StartedAt = 60 })
+		if n, err := m.Ingest(t.Context(), 71, back.Agent.Session); err != nil || n != 0 {
+			t.Errorf("%d turns of the time before became memories, %v", n, err)
+		}
+		if k, err := s.Known(t.Context(), in("r4")); err != nil || k.Reset != k.Last || k.Last != 3 {
+			t.Errorf("the prompts leave out %d of %d turns, %v, want all 3", k.Reset, k.Last, err)
+		}
+		turns(t, m, in("r4"), 1, func(t *api.Turn) { t.StartedAt = 61 })
+		if n, err := m.Ingest(t.Context(), 72, back.Agent.Session); err != nil || n != 1 {
+			t.Errorf("%d turns of the time after became memories, %v, want 1", n, err)
 		}
 	})
 }

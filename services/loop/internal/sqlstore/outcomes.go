@@ -102,8 +102,13 @@ func (s *Store) RunState(ctx context.Context, run string) (api.RunState, error) 
 	return st, nil
 }
 
-// IsCancelled returns the reason why a run was cancelled, or "" if it was not.
-func (s *Store) IsCancelled(ctx context.Context, run string) (string, error) {
-	why, err := sqldb.One[string](ctx, s.db, `select coalesce(nullif(reason, ''), 'cancelled') from cancels where run = $1`, run)
+// IsCancelled returns the reason why a run was cancelled, by itself or because its session
+// was terminated. "": it was not.
+func (s *Store) IsCancelled(ctx context.Context, run, session string) (string, error) {
+	why, err := sqldb.One[string](ctx, s.db, `select coalesce((select reason from cancels where run = $1), terminated_reason)
+		from sessions where id = $2 and (terminated_at > 0 or exists (select 1 from cancels where run = $1))`, run, session)
+	if err == nil {
+		why = cmp.Or(why, "cancelled")
+	}
 	return why, missing(err, nil)
 }

@@ -68,33 +68,43 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1`,
 		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
 	taken := s.count(ctx, tx, rec, begins, end)
-	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state`, t.Agent).Scan(&state)
+	var forgotten int64
+	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, forgotten_at`, t.Agent).Scan(&state, &forgotten)
 	if cerr := taken(); cerr != nil {
 		return "", false, cerr
+	}
+	if t.StartedAt <= forgotten {
+		skip(ctx, tx, `id = $1`, t.Session)
 	}
 	return state, begins, err
 }
 
 // count adds a turn to the sums of its run. The returned function refuses a turn of a run
-// that has ended, or that was cancelled and does not end with this turn. count must
-// follow the update of the session's row, which a transaction that cancels locks, too.
+// that has ended. If the run was cancelled or its session was terminated, it refuses a
+// turn that does not end the run as cancelled. count must follow the update of the
+// session's row, which a transaction that cancels or terminates locks, too.
 func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End) func() error {
 	turns, cost := 1, int64(rec.Turn.Cost)
 	if begins { // the inserted row has them
 		turns, cost = 0, 0
 	}
 	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
-		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
+		returning (select reason from cancels where run = $1), (select terminated_reason from sessions where id = $4 and terminated_at > 0)`,
+		rec.Turn.Run, turns, cost, rec.Turn.Session)
 	return func() error {
-		var cancelled sqldb.Null[string]
-		err := row.Scan(&cancelled)
+		var cancelled, terminated sqldb.Null[string]
+		err := row.Scan(&cancelled, &terminated)
 		switch {
 		case errors.Is(err, sqldb.ErrNotFound):
 			return otherwise(rec)
 		case err != nil:
 			return err
-		case cancelled.Valid && (end == nil || end.Reason != api.ReasonCancelled):
+		case end != nil && end.Reason == api.ReasonCancelled:
+			return nil
+		case cancelled.Valid:
 			return engine.Cancelled(cancelled.V)
+		case terminated.Valid:
+			return engine.Terminated(terminated.V)
 		}
 		return nil
 	}

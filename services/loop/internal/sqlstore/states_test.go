@@ -10,6 +10,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
@@ -122,7 +123,7 @@ func TestCancelRace(t *testing.T) {
 			wg.Go(func() { cerr = s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at) })
 			wg.Wait()
 			must(t, cerr)
-			why, err := s.IsCancelled(t.Context(), cmd.Run)
+			why, err := s.IsCancelled(t.Context(), cmd.Run, cmd.Session)
 			must(t, err)
 			k, err := s.Known(t.Context(), cmd)
 			must(t, err)
@@ -146,6 +147,16 @@ func TestCancelRace(t *testing.T) {
 func TestTerminate(t *testing.T) {
 	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
 		must(t, s.NewSession(t.Context(), "ada-side", "ada", at))
+		cmd := enginetest.Command("ada", "r1")
+		cmd.Session = "ada-side"
+		isCancelled := func(want string) {
+			t.Helper()
+			if got, err := s.IsCancelled(t.Context(), cmd.Run, cmd.Session); err != nil || got != want {
+				t.Errorf("the run is cancelled with the reason %q, %v, want %q", got, err, want)
+			}
+		}
+		isCancelled("")
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), nil))
 		for i, why := range []string{"done", "again"} {
 			got, err := s.Terminate(t.Context(), "ada-side", why, at+int64(i))
 			must(t, err)
@@ -153,12 +164,20 @@ func TestTerminate(t *testing.T) {
 				t.Errorf("terminated %d times: %+v, want the first time and reason", i+1, got)
 			}
 		}
-		cmd := enginetest.Command("ada", "r1")
-		cmd.Session = "ada-side"
+		isCancelled("done")
 		k, err := s.Known(t.Context(), cmd)
 		if err != nil || k.Terminated != "done" {
 			t.Errorf("known: %q, %v", k.Terminated, err)
 		}
+		// Its run may only end as cancelled.
+		end := enginetest.End(cmd, 2)
+		for _, end := range []*engine.End{nil, end} {
+			if err := s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), end); api.ReasonOf(err) != api.ReasonCancelled {
+				t.Errorf("another turn: got %v, want it refused as cancelled", err)
+			}
+		}
+		end.Success, end.Reason = false, api.ReasonCancelled
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 2), enginetest.Input(cmd), end))
 		for _, want := range []string{"ada-main-2", "ada-main-3"} {
 			a, err := s.Agent(t.Context(), "ada")
 			must(t, err)
