@@ -41,6 +41,9 @@ var refusal = &nats.Msg{}
 
 func (i *inbox) refuse() { i.put(refusal) }
 
+// closing is put into an inbox when its reader has called Close.
+var closing = &nats.Msg{}
+
 // take removes and returns all buffered messages.
 func (i *inbox) take() []*nats.Msg {
 	i.mu.Lock()

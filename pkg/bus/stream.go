@@ -193,5 +193,6 @@ func (s *StreamReader[Delta, Resp]) Next(ctx context.Context) (Delta, bool, erro
 func (s *StreamReader[Delta, Resp]) Answer() Resp { return s.answer }
 
 // Close ends the call. If the server has not sent the complete answer, its handler is
-// cancelled. Close may be called again, and concurrently with Next.
+// cancelled. Close may be called again, and concurrently with Next, which then returns what
+// was received before, and the error [context.Canceled].
 func (s *StreamReader[Delta, Resp]) Close() { s.call.close() }

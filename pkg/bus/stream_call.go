@@ -121,6 +121,8 @@ func (r *streamCall) receive(ctx context.Context, begin bool) (m *nats.Msg, end 
 		switch {
 		case ctx.Err() != nil:
 			return nil, false, ctx.Err()
+		case m == closing:
+			return nil, false, context.Canceled
 		case m == refusal:
 			if !r.begun { // otherwise another request on this subject was refused
 				return nil, false, errRefused
@@ -186,6 +188,9 @@ func (r *streamCall) close() {
 		return
 	}
 	r.closed = true
+	if r.in != nil {
+		r.in.put(closing) // no further message comes
+	}
 	r.cancelTry()
 	r.span.End()
 }

@@ -403,3 +403,42 @@ func TestStreamIsReadByItsCaller(t *testing.T) {
 		t.Error("the server goes on for a caller that has closed")
 	}
 }
+
+// TestStreamReadAfterClose tests that Next neither waits for a server after Close nor while
+// Close is called. The server sends keep-alives for hours.
+func TestStreamReadAfterClose(t *testing.T) {
+	t.Parallel()
+	s, gone := startServer(t), make(chan struct{}, 2)
+	rarely := bus.Options{AliveEvery: time.Hour, Service: "caller"}
+	serve(t, newBus(t, connect(t, s), quick), patience, bus.Stream(func(ctx context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		if err := send(api.Delta{Content: "one"}); err != nil {
+			return api.Completion{}, err
+		}
+		<-ctx.Done()
+		gone <- struct{}{}
+		return api.Completion{}, ctx.Err()
+	}))
+	caller, ctx := newBus(t, connect(t, s), rarely), testContext(t)
+	for _, during := range []bool{false, true} {
+		r, err := bus.OpenStream[api.Delta, api.Completion](ctx, caller, api.Complete{ID: "c"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, more, err := r.Next(ctx); err != nil || !more {
+			t.Fatalf("got more %v, %v; want a piece", more, err)
+		}
+		next := make(chan error, 1)
+		if during {
+			go func() { _, _, err := r.Next(ctx); next <- err }()
+			r.Close()
+		} else {
+			r.Close()
+			_, _, err := r.Next(ctx)
+			next <- err
+		}
+		if err := <-next; !errors.Is(err, context.Canceled) || ctx.Err() != nil {
+			t.Errorf("closed during the read: %v: got %v, want %v before the test's deadline", during, err, context.Canceled)
+		}
+		wait(t, gone, "the end of the handler")
+	}
+}
