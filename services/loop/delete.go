@@ -3,12 +3,16 @@ package loop
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
@@ -53,7 +57,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 		return api.Deleted{}, err
 	}
 	if m.Forget {
-		if err := os.RemoveAll(h.store.Workspace(id)); err != nil {
+		if err := removeFolder(ctx, h.store.Workspace(id)); err != nil {
 			return api.Deleted{}, fmt.Errorf("remove folder of %s: %w", id, err)
 		}
 		if err := h.servers.Remove(id); err != nil {
@@ -62,6 +66,17 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	}
 	h.log.InfoContext(ctx, "agent deleted", "agent", id, "forgotten", m.Forget)
 	return api.Deleted{Agent: id, Address: gone.Address, At: gone.At, Left: left, Forgotten: m.Forget}, nil
+}
+
+// removeFolder removes a folder with its content. It repeats that while the tool of a run
+// that was just cancelled writes there, for at most 5 s.
+func removeFolder(ctx context.Context, path string) error {
+	for pause := 5 * time.Millisecond; ; pause *= 2 {
+		err := os.RemoveAll(path)
+		if !errors.Is(err, syscall.ENOTEMPTY) || pause > 2*time.Second || wait.For(ctx, pause) != nil {
+			return err
+		}
+	}
 }
 
 // leaves returns the balance of an agent's account. Errors: Conflict if the balance is
