@@ -14,7 +14,7 @@ PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 UNRACED := -gcflags='modernc.org/...=-race=false'
 SERVICE ?= loop
 
-.PHONY: help run demo test race race-ci e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
+.PHONY: help run demo test race race-ci e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories operations spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -79,6 +79,10 @@ overspend: postgres ## Spend the balance of one agent with up to 256 callers, an
 
 histories: ## Run 10,000 random histories of the ledger beside a model, on SQLite and PostgreSQL (HISTORIES=10000)
 	$(PG) go test -count=1 -timeout 60m -v -run '^TestHistories$$' ./services/treasury/internal/sqlstore -rapid.checks=$(or $(HISTORIES),10000)
+
+operations: ## Make 20,000 random operations of creators on three agents with two replicas of loop, and check the result (OPERATIONS=… SEED=…)
+	set -o pipefail; ANIMA_OPERATIONS=$(or $(OPERATIONS),20000) ANIMA_OPERATIONS_SEED=$(or $(SEED),1) \
+	  go test -count=1 -timeout 0 -v -run '^TestOperationsRandomly$$' ./e2e | grep -v level=
 
 crash-long: takeovers ## Run the crash matrix at every pass of a failpoint, in every service; writes docs/crash-matrix.md
 	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=

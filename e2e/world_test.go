@@ -417,17 +417,8 @@ func sound(t testing.TB, w *world, agents ...api.Agent) {
 	}
 	for _, a := range agents {
 		key := api.LockKey(a.Session)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		gone := errors.New("gone")
-		err := locks.Watch(ctx, key, func() {}, func(e bus.Entry[api.Lock]) error {
-			if e.Deleted {
-				return gone
-			}
-			return nil
-		})
-		cancel()
-		if _, gerr := locks.Get(t.Context(), key); api.CodeOf(gerr) != api.NotFound {
-			t.Errorf("the lock of %s is still there: %v, %v", a.Session, err, gerr)
+		if !until(t.Context(), 10*time.Second, func() bool { _, err := locks.Get(t.Context(), key); return api.CodeOf(err) == api.NotFound }) {
+			t.Errorf("the lock of %s is still there", a.Session)
 		}
 		var last api.Journal
 		if !until(t.Context(), 10*time.Second, func() bool {
