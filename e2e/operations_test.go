@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,12 +29,13 @@ const operators = 6
 
 // TestOperationsRandomly has concurrent callers make random operations of a creator on
 // three agents, whose loop has two replicas: messages of every mode, cancels,
-// terminations, resets, sleeps, deposits, deletions and restorations. It then checks that
+// terminations, resets, sleeps, deposits, deletions and restorations. The runs send mail,
+// transfer credits and create goals. It then checks that
 //
 //   - each accepted run has ended, with one announcement that agrees with its state;
-//   - no run succeeded after an operation that was to stop it was answered;
-//   - each session is free, the ledger verifies, and each account has what its deposits
-//     and the costs of its sessions leave.
+//   - no run and no goal succeeded after an operation that was to stop it was answered;
+//   - each session is free, the ledger verifies, and the accounts have what their deposits,
+//     the costs of their sessions and those of the plans of their goals leave.
 //
 // The operations follow from the seed, their order in time does not.
 func TestOperationsRandomly(t *testing.T) {
@@ -45,12 +47,12 @@ func TestOperationsRandomly(t *testing.T) {
 	}
 	server, data := apptest.Server(t), t.TempDir()
 	o := apptest.Options{Server: server, Data: data, Env: environment(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script})}
-	c := &creator{t: t, w: inProcess(t, o), money: map[string]api.Micros{}}
+	c := &creator{t: t, w: inProcess(t, o)}
 	apptest.Start(t, o, loop.Service)
 	ends := apptest.Watch[api.LoopEnd](t, c.w.bus)
 	for _, name := range operated {
-		born(t, c.w, name, api.Dollar)
-		c.money[name] = api.Dollar
+		c.addresses = append(c.addresses, born(t, c.w, name, api.Dollar).Address)
+		c.deposits += api.Dollar
 	}
 	var all sync.WaitGroup
 	for i := range operators {
@@ -76,10 +78,12 @@ type creator struct {
 	clock   atomic.Int64 // orders the beginnings and the answers of operations
 	refused atomic.Int64
 
-	mu    sync.Mutex
-	runs  []accepted
-	stops []stopped
-	money map[string]api.Micros // deposits by agent
+	addresses []string // of the agents
+
+	mu       sync.Mutex
+	runs     []accepted
+	stops    []stopped
+	deposits api.Micros
 }
 
 // accepted is a message that was accepted.
@@ -92,8 +96,10 @@ type accepted struct {
 type stopped struct {
 	what     string
 	stops    func(api.Accepted) bool
-	began    int64 // clock before the request
-	answered int64 // Unix microseconds
+	goals    func(api.Goal) bool // nil: it stops none
+	began    int64               // clock before the request
+	begins   int64               // Unix microseconds, before the request
+	answered int64               // Unix microseconds
 }
 
 // request makes a request and reports whether it succeeded. Refusals that the operation
@@ -117,42 +123,53 @@ func request[Resp any](ctx context.Context, c *creator, m api.Message) (Resp, bo
 func (c *creator) operate(ctx context.Context, rng *rand.Rand, id string) {
 	agent := operated[rng.IntN(len(operated))]
 	switch p := rng.IntN(100); {
-	case p < 62:
+	case p < 75:
 		c.send(ctx, rng, agent, id)
-	case p < 70:
+	case p < 80:
 		if run, ok := c.recent(rng); ok {
-			c.stop("cancel", func(a api.Accepted) bool { return a.Run == run.Run }, func() bool {
+			c.stop(stopped{what: "cancel", stops: func(a api.Accepted) bool { return a.Run == run.Run }}, func() bool {
 				_, ok := request[api.RunState](ctx, c, api.CancelRun{Run: run.Run, Session: run.Session})
 				return ok
 			})
 		}
-	case p < 74:
+	case p < 83:
 		session := agent + "-main"
 		if run, ok := c.recent(rng); ok {
 			session = run.Session
 		}
-		c.stop("terminate", func(a api.Accepted) bool { return a.Session == session }, func() bool {
+		c.stop(stopped{what: "terminate", stops: func(a api.Accepted) bool { return a.Session == session }}, func() bool {
 			_, ok := request[api.Session](ctx, c, api.TerminateSession{Session: session, Reason: "operation " + id})
 			return ok
 		})
-	case p < 78:
+	case p < 85:
 		if run, ok := c.recent(rng); ok {
 			request[api.Session](ctx, c, api.ResetSession{Session: run.Session})
 		}
-	case p < 82:
+	case p < 87:
 		var slept api.Agent
-		c.stop("sleep", func(a api.Accepted) bool { return a.Session == slept.Session }, func() (ok bool) {
+		c.stop(stopped{what: "sleep", stops: func(a api.Accepted) bool { return a.Session == slept.Session }}, func() (ok bool) {
 			slept, ok = request[api.Agent](ctx, c, api.SleepAgent{Agent: agent})
 			return ok
 		})
-	case p < 88:
+	case p < 91:
+		goals, _ := request[api.Goals](ctx, c, api.ListGoals{Agent: agent, Status: api.GoalActive})
+		for _, g := range goals.Goals {
+			c.stop(stopped{what: "cancel goal", goals: func(o api.Goal) bool { return o.ID == g.ID }}, func() bool {
+				_, ok := request[api.Goal](ctx, c, api.CancelGoal{Goal: g.ID})
+				return ok
+			})
+		}
+	case p < 95:
 		if _, ok := request[api.Posted](ctx, c, api.Deposit{ID: "op-" + id, Agent: agent, Amount: api.Dollar / 10, Source: "faucet"}); ok {
 			c.mu.Lock()
-			c.money[agent] += api.Dollar / 10
+			c.deposits += api.Dollar / 10
 			c.mu.Unlock()
 		}
 	default:
-		c.stop("delete", func(a api.Accepted) bool { return a.Agent == agent }, func() bool {
+		s := stopped{
+			what: "delete", stops: func(a api.Accepted) bool { return a.Agent == agent }, goals: func(g api.Goal) bool { return g.Agent == agent },
+		}
+		c.stop(s, func() bool {
 			_, ok := request[api.Deleted](ctx, c, api.DeleteAgent{Agent: agent, Force: true, Forget: p >= 98})
 			return ok
 		})
@@ -162,7 +179,8 @@ func (c *creator) operate(ctx context.Context, rng *rand.Rand, id string) {
 
 func (c *creator) send(ctx context.Context, rng *rand.Rand, agent, id string) {
 	pick := func(of ...string) string { return of[rng.IntN(len(of))] }
-	m := api.SendMessage{Agent: agent, Content: pick("hello ", "think ", "think ", "work ", "remember ", "sleep ", "words ") + id}
+	to := pick(c.addresses...)
+	m := api.SendMessage{Agent: agent, Content: pick("hello ", "think ", "think ", "work ", "remember ", "sleep ", "words ", "plan ", "tell "+to+" ", "give "+to+" ") + id}
 	m.Mode = api.Mode(pick("", "", "", string(api.ModeDrop), string(api.ModeInterrupt), string(api.ModeSteer), string(api.ModeCollect)))
 	switch rng.IntN(4) {
 	case 0:
@@ -186,10 +204,23 @@ func (c *creator) send(ctx context.Context, rng *rand.Rand, agent, id string) {
 			c.runs = append(c.runs, accepted{a, c.clock.Add(1)})
 		}
 		if m.Mode == api.ModeInterrupt {
-			c.stops = append(c.stops, stopped{"interrupt", func(o api.Accepted) bool { return o.Session == a.Session }, began, time.Now().UnixMicro()})
+			c.stops = append(c.stops, stopped{
+				what: "interrupt", stops: func(o api.Accepted) bool { return o.Session == a.Session }, began: began, answered: time.Now().UnixMicro(),
+			})
 		}
 		c.mu.Unlock()
+		if rng.IntN(3) == 0 {
+			c.await(ctx, a)
+		}
 	}
+}
+
+// await waits for the end of a run, at most for 5 s.
+func (c *creator) await(ctx context.Context, a api.Accepted) {
+	until(ctx, 5*time.Second, func() bool {
+		st, ok := request[api.RunState](ctx, c, api.GetRun{Run: a.Run, Session: a.Session})
+		return !ok || st.Status == api.RunEnded
+	})
 }
 
 // recent returns one of the last runs.
@@ -202,15 +233,16 @@ func (c *creator) recent(rng *rand.Rand) (api.Accepted, bool) {
 	return c.runs[len(c.runs)-1-rng.IntN(min(len(c.runs), 8))].Accepted, true
 }
 
-// stop makes an operation that stops runs, and records it if it succeeded.
-func (c *creator) stop(what string, stops func(api.Accepted) bool, operation func() bool) {
-	began := c.clock.Add(1)
+// stop makes an operation that stops runs or goals, and records it if it succeeded.
+func (c *creator) stop(s stopped, operation func() bool) {
+	s.began, s.begins = c.clock.Add(1), time.Now().UnixMicro()
 	if !operation() {
 		return
 	}
+	s.answered = time.Now().UnixMicro()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.stops = append(c.stops, stopped{what, stops, began, time.Now().UnixMicro()})
+	c.stops = append(c.stops, s)
 }
 
 func (c *creator) check(ends <-chan api.LoopEnd) {
@@ -234,21 +266,22 @@ func (c *creator) check(ends <-chan api.LoopEnd) {
 			t.Errorf("run %s was announced as %+v, and is %+v", r.Run, e, st)
 		}
 		for _, s := range c.stops {
-			if st.Success && st.Outcome != api.OutcomeMerged && r.at < s.began && s.stops(r.Accepted) && st.EndedAt > s.answered {
+			if st.Success && st.Outcome != api.OutcomeMerged && r.at < s.began && s.stops != nil && s.stops(r.Accepted) && st.EndedAt > s.answered {
 				t.Errorf("run %s, accepted at %d, succeeded %d µs after the answer of %s, which began at %d: %+v", r.Run, r.at, st.EndedAt-s.answered, s.what, s.began, st)
 			}
 		}
 	}
 	for _, id := range operated {
 		a := call[api.Agent](t, c.w, api.ApplyAgent{Source: "---\nname: " + id + "\n---\nBe useful.\n"})
+		c.checkGoals(id)
 		if end := send(t, c.w, id, "hello"); !end.Success {
 			t.Errorf("%s does not answer at the end: %+v", id, end)
 		}
 		sound(t, c.w, a)
-		cost := c.cost(id)
-		if b := call[api.Balance](t, c.w, api.GetBalance{Agent: id}); b.Held != 0 || b.Available != c.money[id]-cost {
-			t.Errorf("%s has %s and %s held, want %s: deposits of %s, sessions cost %s", id, b.Available, b.Held, c.money[id]-cost, c.money[id], cost)
-		}
+	}
+	var left, cost api.Micros
+	if !until(t.Context(), 20*time.Second, func() bool { left, cost = c.sums(); return left == c.deposits-cost }) { // a wake or mail may start a run
+		t.Errorf("the accounts have %s, want %s: deposits of %s, costs of %s", left, c.deposits-cost, c.deposits, cost)
 	}
 	for run, all := range announced {
 		if len(all) != 1 {
@@ -257,16 +290,50 @@ func (c *creator) check(ends <-chan api.LoopEnd) {
 	}
 }
 
-// cost returns the costs of an agent's sessions.
-func (c *creator) cost(agent string) (sum api.Micros) {
+// checkGoals checks the goals of an agent, and cancels the active one.
+func (c *creator) checkGoals(agent string) {
+	for _, g := range c.goals(agent) {
+		if g.Status == api.GoalActive {
+			g = call[api.Goal](c.t, c.w, api.CancelGoal{Goal: g.ID})
+		}
+		for _, s := range c.stops {
+			if s.goals != nil && s.goals(g) && g.Status == api.GoalCompleted && g.CreatedAt < s.begins && g.EndedAt > s.answered {
+				c.t.Errorf("a goal was completed %d µs after the answer of %s: %+v", g.EndedAt-s.answered, s.what, g)
+			}
+		}
+	}
+}
+
+// sums returns what the accounts have, and the costs of all runs and plans.
+func (c *creator) sums() (left, cost api.Micros) {
+	for _, id := range operated {
+		b := call[api.Balance](c.t, c.w, api.GetBalance{Agent: id})
+		left += b.Available + b.Held
+		for after := ""; ; {
+			page := call[api.Sessions](c.t, c.w, api.ListSessions{Agent: id, After: after})
+			for _, s := range page.Sessions {
+				if !strings.Contains(s.ID, "-task-") { // what a goal spent includes its tasks
+					cost += s.Cost
+				}
+			}
+			if after = page.Next; !page.More {
+				break
+			}
+		}
+		for _, g := range c.goals(id) {
+			cost += g.Spent
+		}
+	}
+	return left, cost
+}
+
+// goals returns the goals of an agent.
+func (c *creator) goals(agent string) (all []api.Goal) {
 	for after := ""; ; {
-		page := call[api.Sessions](c.t, c.w, api.ListSessions{Agent: agent, After: after})
-		for _, s := range page.Sessions {
-			sum += s.Cost
+		page := call[api.Goals](c.t, c.w, api.ListGoals{Agent: agent, After: after})
+		all = append(all, page.Goals...)
+		if after = page.Next; !page.More {
+			return all
 		}
-		if !page.More {
-			return sum
-		}
-		after = page.Next
 	}
 }
