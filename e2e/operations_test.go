@@ -22,6 +22,7 @@ import (
 const (
 	operationsCount = "ANIMA_OPERATIONS" // number of operations
 	operationsSeed  = "ANIMA_OPERATIONS_SEED"
+	operationsKills = "ANIMA_OPERATIONS_KILLS" // number of processes that are killed
 )
 
 // operators is the number of concurrent callers.
@@ -40,32 +41,59 @@ const operators = 6
 // The operations follow from the seed, their order in time does not.
 func TestOperationsRandomly(t *testing.T) {
 	t.Parallel()
-	n, seed := number(t, operationsCount, 240), uint64(number(t, operationsSeed, 1))
+	server, data := apptest.Server(t), t.TempDir()
+	o := apptest.Options{Server: server, Data: data, Env: environment(t, operationsEnv(t))}
+	c := newCreator(t, inProcess(t, o))
+	apptest.Start(t, o, loop.Service)
+	<-c.operateAll(number(t, operationsCount, 240), uint64(number(t, operationsSeed, 1)))
+	c.check()
+}
+
+// TestOperationsKilled makes the same operations on a process for each service and a
+// second one of loop, which are killed and started again in random order. The router is not
+// among them: a hold whose router was killed remains until it expires.
+func TestOperationsKilled(t *testing.T) {
+	t.Parallel()
+	n, kills, seed := number(t, operationsCount, 240), number(t, operationsKills, 4), uint64(number(t, operationsSeed, 1))
+	env := operationsEnv(t)
+	w := manyProcesses(t, env)
+	again := func(name string) *process {
+		return startService(t, name, w.nats.ClientURL(), w.data, environment(t, env))
+	}
+	second := again("loop")
+	second.await(t)
+	c := newCreator(t, w)
+	c.killed = true
+	done, rng := c.operateAll(n, seed), rand.New(rand.NewPCG(seed, operators))
+	names := []string{"loop", "loop2", "policy", "treasury", "heartbeat", "social"}
+	for i := range kills {
+		if !until(t.Context(), 10*time.Minute, func() bool { return c.made.Load() >= int64(n*(i+1)/(kills+1)) }) {
+			t.Fatal("the operations do not continue")
+		}
+		switch name := names[rng.IntN(len(names))]; name {
+		case "loop2":
+			second.kill()
+			second = again("loop")
+			second.await(t)
+		default:
+			w.processes[name].kill()
+			w.processes[name] = again(name)
+			w.processes[name].await(t)
+		}
+	}
+	<-done
+	t.Logf("%d kills", kills)
+	c.check()
+}
+
+// operationsEnv returns the settings of the services for random operations.
+func operationsEnv(t *testing.T) map[string]string {
+	t.Helper()
 	script, err := filepath.Abs("testdata/operations.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, data := apptest.Server(t), t.TempDir()
-	o := apptest.Options{Server: server, Data: data, Env: environment(t, map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script})}
-	c := &creator{t: t, w: inProcess(t, o)}
-	apptest.Start(t, o, loop.Service)
-	ends := apptest.Watch[api.LoopEnd](t, c.w.bus)
-	for _, name := range operated {
-		c.addresses = append(c.addresses, born(t, c.w, name, api.Dollar).Address)
-		c.deposits += api.Dollar
-	}
-	var all sync.WaitGroup
-	for i := range operators {
-		rng := rand.New(rand.NewPCG(seed, uint64(i)))
-		all.Go(func() {
-			for k := range n / operators {
-				c.operate(t.Context(), rng, fmt.Sprintf("%d-%d", i, k))
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d operations, seed %d: %d runs, %d stops, %d refused", n, seed, len(c.runs), len(c.stops), c.refused.Load())
-	c.check(ends)
+	return map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "2s"}
 }
 
 // operated are the ids of the agents.
@@ -75,10 +103,13 @@ var operated = []string{"ada", "bob", "eve"}
 type creator struct {
 	t       *testing.T
 	w       *world
+	killed  bool         // processes are killed: requests may have no answer
 	clock   atomic.Int64 // orders the beginnings and the answers of operations
+	made    atomic.Int64 // operations
 	refused atomic.Int64
 
 	addresses []string // of the agents
+	ends      <-chan api.LoopEnd
 
 	mu       sync.Mutex
 	runs     []accepted
@@ -102,6 +133,38 @@ type stopped struct {
 	answered int64               // Unix microseconds
 }
 
+func newCreator(t *testing.T, w *world) *creator {
+	t.Helper()
+	c := &creator{t: t, w: w, ends: apptest.Watch[api.LoopEnd](t, w.bus)}
+	for _, name := range operated {
+		c.addresses = append(c.addresses, born(t, w, name, api.Dollar).Address)
+		c.deposits += api.Dollar
+	}
+	return c
+}
+
+// operateAll makes n operations from concurrent callers, and closes the channel when all
+// are answered.
+func (c *creator) operateAll(n int, seed uint64) <-chan struct{} {
+	done := make(chan struct{})
+	var all sync.WaitGroup
+	for i := range operators {
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		all.Go(func() {
+			for k := range n / operators {
+				c.operate(c.t.Context(), rng, fmt.Sprintf("%d-%d", i, k))
+				c.made.Add(1)
+			}
+		})
+	}
+	go func() {
+		all.Wait()
+		c.t.Logf("%d operations, seed %d: %d runs, %d stops, %d refused", n, seed, len(c.runs), len(c.stops), c.refused.Load())
+		close(done)
+	}()
+	return done
+}
+
 // request makes a request and reports whether it succeeded. Refusals that the operation
 // documents are counted; another error is a fault.
 func request[Resp any](ctx context.Context, c *creator, m api.Message) (Resp, bool) {
@@ -112,7 +175,7 @@ func request[Resp any](ctx context.Context, c *creator, m api.Message) (Resp, bo
 		return v, true
 	}
 	switch code := api.CodeOf(err); {
-	case code == api.NotFound, code == api.Conflict, code == api.Unavailable && api.ReasonOf(err) == api.ReasonLimit:
+	case code == api.NotFound, code == api.Conflict, code == api.Unavailable && (c.killed || api.ReasonOf(err) == api.ReasonLimit):
 		c.refused.Add(1)
 	default:
 		c.t.Errorf("%T: %v", m, err)
@@ -160,11 +223,13 @@ func (c *creator) operate(ctx context.Context, rng *rand.Rand, id string) {
 			})
 		}
 	case p < 95:
-		if _, ok := request[api.Posted](ctx, c, api.Deposit{ID: "op-" + id, Agent: agent, Amount: api.Dollar / 10, Source: "faucet"}); ok {
-			c.mu.Lock()
-			c.deposits += api.Dollar / 10
-			c.mu.Unlock()
-		}
+		until(ctx, 30*time.Second, func() bool { // a request without an answer may have taken effect
+			_, ok := request[api.Posted](ctx, c, api.Deposit{ID: "op-" + id, Agent: agent, Amount: api.Dollar / 10, Source: "faucet"})
+			return ok
+		})
+		c.mu.Lock()
+		c.deposits += api.Dollar / 10
+		c.mu.Unlock()
 	default:
 		s := stopped{
 			what: "delete", stops: func(a api.Accepted) bool { return a.Agent == agent }, goals: func(g api.Goal) bool { return g.Agent == agent },
@@ -245,14 +310,14 @@ func (c *creator) stop(s stopped, operation func() bool) {
 	c.stops = append(c.stops, s)
 }
 
-func (c *creator) check(ends <-chan api.LoopEnd) {
+func (c *creator) check() {
 	t := c.t
 	announced := map[string][]api.LoopEnd{}
 	late := time.After(60 * time.Second)
 	for _, r := range c.runs {
 		for len(announced[r.Run]) == 0 {
 			select {
-			case e := <-ends:
+			case e := <-c.ends:
 				announced[e.Run] = append(announced[e.Run], e)
 			case <-late:
 				st, _ := request[api.RunState](t.Context(), c, api.GetRun{Run: r.Run, Session: r.Session})
