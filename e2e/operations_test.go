@@ -45,7 +45,7 @@ func TestOperationsRandomly(t *testing.T) {
 	o := apptest.Options{Server: server, Data: data, Env: environment(t, operationsEnv(t))}
 	c := newCreator(t, inProcess(t, o))
 	apptest.Start(t, o, loop.Service)
-	<-c.operateAll(number(t, operationsCount, 240), uint64(number(t, operationsSeed, 1)))
+	<-c.operateAll(number(t, operationsCount, 150), uint64(number(t, operationsSeed, 1)))
 	c.check()
 }
 
@@ -54,7 +54,7 @@ func TestOperationsRandomly(t *testing.T) {
 // among them: a hold whose router was killed remains until it expires.
 func TestOperationsKilled(t *testing.T) {
 	t.Parallel()
-	n, kills, seed := number(t, operationsCount, 240), number(t, operationsKills, 4), uint64(number(t, operationsSeed, 1))
+	n, kills, seed := number(t, operationsCount, 150), number(t, operationsKills, 3), uint64(number(t, operationsSeed, 1))
 	env := operationsEnv(t)
 	w := manyProcesses(t, env)
 	again := func(name string) *process {
