@@ -80,9 +80,9 @@ overspend: postgres ## Spend the balance of one agent with up to 256 callers, an
 histories: ## Run 10,000 random histories of the ledger beside a model, on SQLite and PostgreSQL (HISTORIES=10000)
 	$(PG) go test -count=1 -timeout 60m -v -run '^TestHistories$$' ./services/treasury/internal/sqlstore -rapid.checks=$(or $(HISTORIES),10000)
 
-operations: ## Make 3,000 random operations of creators on three agents, twice: without kills, and with 60 kills of processes (OPERATIONS=… KILLS=… SEED=…)
+operations: postgres ## Make 3,000 random operations of creators on three agents, twice: without kills, and with 60 kills of processes (OPERATIONS=… KILLS=… SEED=…)
 	set -o pipefail; ANIMA_OPERATIONS=$(or $(OPERATIONS),3000) ANIMA_OPERATIONS_KILLS=$(or $(KILLS),60) ANIMA_OPERATIONS_SEED=$(or $(SEED),1) \
-	  go test -count=1 -timeout 0 -parallel 1 -v -run '^TestOperations' ./e2e | grep -v level=
+	  $(PG) go test -count=1 -timeout 0 -parallel 1 -v -run '^TestOperations' ./e2e | grep -v level=
 
 crash-long: takeovers ## Run the crash matrix at every pass of a failpoint, in every service; writes docs/crash-matrix.md
 	set -o pipefail; ANIMA_CRASH=long ANIMA_CRASH_DOC=$(CURDIR)/docs/crash-matrix.md $(CRASH) | grep -v level=

@@ -15,6 +15,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/loop"
 )
 
@@ -49,13 +50,14 @@ func TestOperationsRandomly(t *testing.T) {
 	c.check()
 }
 
-// TestOperationsKilled makes the same operations on a process for each service and a
-// second one of loop, which are killed and started again in random order. The router is not
+// TestOperationsKilled makes the same operations on PostgreSQL and a process for each
+// service, with a second one of loop, which are killed and started again in random order. The router is not
 // among them: a hold whose router was killed remains until it expires.
 func TestOperationsKilled(t *testing.T) {
 	t.Parallel()
 	n, kills, seed := number(t, operationsCount, 150), number(t, operationsKills, 3), uint64(number(t, operationsSeed, 1))
 	env := operationsEnv(t)
+	env["ANIMA_DATABASE_URL"] = sqldbtest.Postgres(t)
 	w := manyProcesses(t, env)
 	again := func(name string) *process {
 		return startService(t, name, w.nats.ClientURL(), w.data, environment(t, env))
