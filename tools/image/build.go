@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -97,8 +98,12 @@ func (r release) compile(ctx context.Context, service, out string) error {
 	}
 	const host = "github.com/anima-run/anima/pkg/host"
 	flags := "-s -w -X " + host + ".version=" + r.version + " -X " + host + ".commit=" + r.commit
+	profile := filepath.Join(r.root, "deploy", "turn.pgo")
+	if _, err := os.Stat(profile); errors.Is(err, fs.ErrNotExist) {
+		profile = "off" // the drill builds releases that have none
+	}
 	c := exec.CommandContext(ctx, "go", "build", "-trimpath", "-tags", "grpcnotrace", "-buildvcs=false", "-mod=readonly",
-		"-pgo", filepath.Join(r.root, "deploy", "turn.pgo"), "-ldflags", flags, "-o", out, pkg)
+		"-pgo", profile, "-ldflags", flags, "-o", out, pkg)
 	c.Dir = dir
 	c.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=", "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+r.arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GODEBUG=", "GOFIPS140=off")
 	var said bytes.Buffer
