@@ -82,7 +82,8 @@ var away = &api.Error{
 }
 
 // Map converts an error of an engine to an *Error. Other errors, including nil, are
-// returned unchanged. The text contains names of constraints, never values of a row.
+// returned unchanged, those of a context, too; but a connection that the server did not
+// accept in time is ErrUnavailable. The text contains names of constraints, never values of a row.
 // Errors that the methods of this package return are already mapped.
 func Map(err error) error {
 	if _, done := errors.AsType[*Error](err); err == nil || done {
@@ -99,7 +100,7 @@ func Map(err error) error {
 	cut := errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
 	ended := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
-	case ended:
+	case ended && (!connecting || errors.Is(err, context.Canceled)):
 		return err
 	case connecting, network, cut, pgconn.SafeToRetry(err):
 		return &Error{Kind: ErrUnavailable, cause: err}
@@ -113,10 +114,14 @@ var errNoRow = &Error{Kind: ErrNotFound, cause: errors.New("no row")}
 // mapIn maps an error of a call made under ctx. If ctx has ended, the error wraps
 // ctx.Err(), regardless of what the engine reports.
 func mapIn(ctx context.Context, err error) error {
-	if ended := ctx.Err(); err != nil && ended != nil && !errors.Is(err, ended) {
+	switch ended := ctx.Err(); {
+	case err == nil || ended == nil:
+		return Map(err)
+	case errors.Is(err, ended):
+		return err
+	default:
 		return fmt.Errorf("%w: %w", ended, err)
 	}
-	return Map(err)
 }
 
 // mapPostgres maps an error of Postgres by its code

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
@@ -311,5 +313,34 @@ func TestMapKeepsContextErrors(t *testing.T) {
 		if got := sqldb.Map(err); got != err { //nolint:errorlint // identity is required
 			t.Errorf("Map(%v) = %v", err, got)
 		}
+	}
+}
+
+// TestMapOfASlowServer tests that a connection that a server does not accept in time is an
+// error of the database, although it wraps that of a context.
+func TestMapOfASlowServer(t *testing.T) {
+	t.Parallel()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // the kernel accepts, no program answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	cfg, err := pgconn.ParseConfig("postgres://anima@" + l.Addr().String() + "/anima?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.ConnectTimeout = 50 * time.Millisecond
+	_, err = pgconn.ConnectConfig(t.Context(), cfg)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, want a timeout", err)
+	}
+	if got := sqldb.Map(err); !errors.Is(got, sqldb.ErrUnavailable) || api.CodeOf(got) != api.Unavailable {
+		t.Errorf("got %v, want %v", got, sqldb.ErrUnavailable)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = pgconn.ConnectConfig(ctx, cfg)
+	if got := sqldb.Map(err); errors.Is(got, sqldb.ErrUnavailable) || !errors.Is(got, context.Canceled) {
+		t.Errorf("cancelled: got %v, want %v", got, context.Canceled)
 	}
 }
