@@ -93,6 +93,13 @@ func TestSameSourcesGiveTheSameDigest(t *testing.T) {
 	if changed.Digest == got[0].Digest {
 		t.Error("another version has the same digest: the version is not in the image")
 	}
+	if err := os.Remove(filepath.Join(roots[1], "deploy", "turn.pgo")); err != nil {
+		t.Fatal(err)
+	}
+	plain, err := testRelease(roots[1]).build(t.Context(), "policy", "", t.TempDir())
+	if err != nil || plain.Digest == got[1].Digest {
+		t.Errorf("without the compiler's profile: digest %s, %v, want an image of another digest", plain.Digest, err)
+	}
 }
 
 func TestImagesOfServices(t *testing.T) {
