@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -99,22 +100,29 @@ func BenchmarkTurn(b *testing.B) {
 // which the router calls it to env.
 func modelOverHTTP(b *testing.B, env map[string]string) map[string]string {
 	b.Helper()
-	script, err := openaitest.LoadScript("testdata/script.json")
+	all := servedModel(b, "testdata/script.json", func(h http.Handler) http.Handler { return h })
+	maps.Copy(all, env)
+	return all
+}
+
+// servedModel serves the simulated model of a script over HTTP, through the handler that
+// wrap returns, and returns the settings by which the router calls it.
+func servedModel(t testing.TB, path string, wrap func(http.Handler) http.Handler) map[string]string {
+	t.Helper()
+	script, err := openaitest.LoadScript(path)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
 	h, err := openaitest.Simulated(script, time.Now)
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	web := httptest.NewServer(h)
-	b.Cleanup(web.Close)
-	all := map[string]string{
+	web := httptest.NewServer(wrap(h))
+	t.Cleanup(web.Close)
+	return map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": web.URL + "/v1", "ANIMA_INFERENCE_ROUTER_LOCAL": "no",
 		"ANIMA_INFERENCE_ROUTER_MODELS": script.Model + "=1/4/128000",
 	}
-	maps.Copy(all, env)
-	return all
 }
 
 // postgres starts a server that syncs its writes. It returns the settings by which

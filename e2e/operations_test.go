@@ -1,10 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
-	"path/filepath"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 	"github.com/anima-run/anima/services/loop"
 )
 
@@ -36,6 +39,7 @@ const operators = 6
 //
 //   - each accepted run has ended, with one announcement that agrees with its state;
 //   - no run and no goal succeeded after an operation that was to stop it was answered;
+//   - a provider that checks each request has refused none;
 //   - each session is free, the ledger verifies, and the accounts have what their deposits,
 //     the costs of their sessions and those of the plans of their goals leave.
 //
@@ -43,20 +47,21 @@ const operators = 6
 func TestOperationsRandomly(t *testing.T) {
 	t.Parallel()
 	server, data := apptest.Server(t), t.TempDir()
-	o := apptest.Options{Server: server, Data: data, Env: environment(t, operationsEnv(t))}
-	c := newCreator(t, inProcess(t, o))
+	env, refused := operationsEnv(t)
+	o := apptest.Options{Server: server, Data: data, Env: environment(t, env)}
+	c := newCreator(t, inProcess(t, o), refused)
 	apptest.Start(t, o, loop.Service)
 	<-c.operateAll(number(t, operationsCount, 150), uint64(number(t, operationsSeed, 1)))
 	c.check()
 }
 
 // TestOperationsKilled makes the same operations on PostgreSQL and a process for each
-// service, with a second one of loop, which are killed and started again in random order. The router is not
-// among them: a hold whose router was killed remains until it expires.
+// service, with a second one of loop, which are killed and started again in random order.
+// The router is not among them: a hold whose router was killed remains until it expires.
 func TestOperationsKilled(t *testing.T) {
 	t.Parallel()
 	n, kills, seed := number(t, operationsCount, 150), number(t, operationsKills, 3), uint64(number(t, operationsSeed, 1))
-	env := operationsEnv(t)
+	env, refused := operationsEnv(t)
 	env["ANIMA_DATABASE_URL"] = sqldbtest.Postgres(t)
 	w := manyProcesses(t, env)
 	again := func(name string) *process {
@@ -64,9 +69,9 @@ func TestOperationsKilled(t *testing.T) {
 	}
 	second := again("loop")
 	second.await(t)
-	c := newCreator(t, w)
-	c.killed = true
+	c := newCreator(t, w, refused)
 	done, rng := c.operateAll(n, seed), rand.New(rand.NewPCG(seed, operators))
+	defer func() { <-done }()
 	names := []string{"loop", "loop2", "policy", "treasury", "heartbeat", "social"}
 	for i := range kills {
 		if !until(t.Context(), 10*time.Minute, func() bool { return c.made.Load() >= int64(n*(i+1)/(kills+1)) }) {
@@ -88,14 +93,43 @@ func TestOperationsKilled(t *testing.T) {
 	c.check()
 }
 
-// operationsEnv returns the settings of the services for random operations.
-func operationsEnv(t *testing.T) map[string]string {
+// refusals are the requests that a strict provider has refused.
+type refusals struct {
+	mu  sync.Mutex
+	all []string
+}
+
+// operationsEnv returns the settings of the services for random operations. The simulated
+// model is a provider over HTTP that refuses each request that the protocol does not allow.
+func operationsEnv(t *testing.T) (map[string]string, *refusals) {
 	t.Helper()
-	script, err := filepath.Abs("testdata/operations.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return map[string]string{"ANIMA_INFERENCE_ROUTER_SCRIPT": script, "ANIMA_LOOP_LEASE": "2s"}
+	var r refusals
+	env := servedModel(t, "testdata/operations.json", func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				return // the client has disconnected
+			}
+			req.Body = io.NopCloser(bytes.NewReader(body))
+			if req.Method == http.MethodPost {
+				q, err := openaitest.Decode(bytes.NewReader(body), int64(len(body)))
+				fault := openaitest.Check(q)
+				if err != nil {
+					fault = &openaitest.Error{Message: err.Error()}
+				}
+				if fault != nil {
+					r.mu.Lock()
+					r.all = append(r.all, fault.Message)
+					r.mu.Unlock()
+					openaitest.WriteError(w, http.StatusBadRequest, *fault)
+					return
+				}
+			}
+			h.ServeHTTP(w, req)
+		})
+	})
+	env["ANIMA_LOOP_LEASE"] = "2s"
+	return env, &r
 }
 
 // operated are the ids of the agents.
@@ -105,13 +139,13 @@ var operated = []string{"ada", "bob", "eve"}
 type creator struct {
 	t       *testing.T
 	w       *world
-	killed  bool         // processes are killed: requests may have no answer
 	clock   atomic.Int64 // orders the beginnings and the answers of operations
 	made    atomic.Int64 // operations
 	refused atomic.Int64
 
 	addresses []string // of the agents
 	ends      <-chan api.LoopEnd
+	provider  *refusals
 
 	mu       sync.Mutex
 	runs     []accepted
@@ -135,9 +169,9 @@ type stopped struct {
 	answered int64               // Unix microseconds
 }
 
-func newCreator(t *testing.T, w *world) *creator {
+func newCreator(t *testing.T, w *world, r *refusals) *creator {
 	t.Helper()
-	c := &creator{t: t, w: w, ends: apptest.Watch[api.LoopEnd](t, w.bus)}
+	c := &creator{t: t, w: w, provider: r, ends: apptest.Watch[api.LoopEnd](t, w.bus)}
 	for _, name := range operated {
 		c.addresses = append(c.addresses, born(t, w, name, api.Dollar).Address)
 		c.deposits += api.Dollar
@@ -168,7 +202,7 @@ func (c *creator) operateAll(n int, seed uint64) <-chan struct{} {
 }
 
 // request makes a request and reports whether it succeeded. Refusals that the operation
-// documents are counted; another error is a fault.
+// documents, full queues and missing answers are counted; another error is a fault.
 func request[Resp any](ctx context.Context, c *creator, m api.Message) (Resp, bool) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -176,8 +210,8 @@ func request[Resp any](ctx context.Context, c *creator, m api.Message) (Resp, bo
 	if err == nil {
 		return v, true
 	}
-	switch code := api.CodeOf(err); {
-	case code == api.NotFound, code == api.Conflict, code == api.Unavailable && (c.killed || api.ReasonOf(err) == api.ReasonLimit):
+	switch api.CodeOf(err) {
+	case api.NotFound, api.Conflict, api.Unavailable:
 		c.refused.Add(1)
 	default:
 		c.t.Errorf("%T: %v", m, err)
@@ -344,11 +378,24 @@ func (c *creator) check() {
 		if end := send(t, c.w, id, "hello"); !end.Success {
 			t.Errorf("%s does not answer at the end: %+v", id, end)
 		}
-		sound(t, c.w, a)
+		free(t, c.w, a)
+	}
+	// A wake or mail may start a run at any time, so these conditions hold sooner or later.
+	var report api.LedgerReport
+	if !until(t.Context(), 20*time.Second, func() bool {
+		report = call[api.LedgerReport](t, c.w, api.VerifyLedger{})
+		return report.OK && report.ActiveHolds == 0
+	}) {
+		t.Errorf("ledger: %+v", report)
 	}
 	var left, cost api.Micros
-	if !until(t.Context(), 20*time.Second, func() bool { left, cost = c.sums(); return left == c.deposits-cost }) { // a wake or mail may start a run
+	if !until(t.Context(), 20*time.Second, func() bool { left, cost = c.sums(); return left == c.deposits-cost }) {
 		t.Errorf("the accounts have %s, want %s: deposits of %s, costs of %s", left, c.deposits-cost, c.deposits, cost)
+	}
+	c.provider.mu.Lock()
+	defer c.provider.mu.Unlock()
+	if len(c.provider.all) > 0 {
+		t.Errorf("the provider refused %d requests, the first with %q", len(c.provider.all), c.provider.all[0])
 	}
 	for run, all := range announced {
 		if len(all) != 1 {

@@ -411,6 +411,12 @@ func sound(t testing.TB, w *world, agents ...api.Agent) {
 	if !report.OK || report.ActiveHolds != 0 {
 		t.Errorf("ledger: %+v", report)
 	}
+	free(t, w, agents...)
+}
+
+// free checks that there is no lock and that every session becomes free.
+func free(t testing.TB, w *world, agents ...api.Agent) {
+	t.Helper()
 	locks, err := bus.OpenBucket[api.Lock](t.Context(), w.bus)
 	if err != nil {
 		t.Fatal(err)
