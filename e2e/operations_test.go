@@ -51,7 +51,7 @@ func TestOperationsRandomly(t *testing.T) {
 	o := apptest.Options{Server: server, Data: data, Env: environment(t, env)}
 	c := newCreator(t, inProcess(t, o), refused)
 	apptest.Start(t, o, loop.Service)
-	<-c.operateAll(number(t, operationsCount, 150), uint64(number(t, operationsSeed, 1)))
+	<-c.operateAll(number(t, operationsCount, 60), uint64(number(t, operationsSeed, 1)))
 	c.check()
 }
 
@@ -60,7 +60,7 @@ func TestOperationsRandomly(t *testing.T) {
 // The router is not among them: a hold whose router was killed remains until it expires.
 func TestOperationsKilled(t *testing.T) {
 	t.Parallel()
-	n, kills, seed := number(t, operationsCount, 150), number(t, operationsKills, 3), uint64(number(t, operationsSeed, 1))
+	n, kills, seed := number(t, operationsCount, 60), number(t, operationsKills, 2), uint64(number(t, operationsSeed, 1))
 	env, refused := operationsEnv(t)
 	env["ANIMA_DATABASE_URL"] = sqldbtest.Postgres(t)
 	w := manyProcesses(t, env)

@@ -83,8 +83,8 @@ var away = &api.Error{
 
 // Map converts an error of an engine to an *Error. Other errors, including nil, are
 // returned unchanged, those of a context, too; but a connection that the server did not
-// accept in time is ErrUnavailable. The text contains names of constraints, never values of a row.
-// Errors that the methods of this package return are already mapped.
+// accept in time is ErrUnavailable. The text contains names of constraints, never values
+// of a row. Errors that the methods of this package return are already mapped.
 func Map(err error) error {
 	if _, done := errors.AsType[*Error](err); err == nil || done {
 		return err
