@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -100,24 +99,24 @@ func BenchmarkTurn(b *testing.B) {
 // which the router calls it to env.
 func modelOverHTTP(b *testing.B, env map[string]string) map[string]string {
 	b.Helper()
-	all := servedModel(b, "testdata/script.json", func(h http.Handler) http.Handler { return h })
+	all := servedModel(b, "testdata/script.json", nil)
 	maps.Copy(all, env)
 	return all
 }
 
-// servedModel serves the simulated model of a script over HTTP, through the handler that
-// wrap returns, and returns the settings by which the router calls it.
-func servedModel(t testing.TB, path string, wrap func(http.Handler) http.Handler) map[string]string {
+// servedModel serves the simulated model of a script over HTTP, and returns the settings
+// by which the router calls it. refused is that of [openaitest.Simulated].
+func servedModel(t testing.TB, path string, refused func(*openaitest.Error)) map[string]string {
 	t.Helper()
 	script, err := openaitest.LoadScript(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := openaitest.Simulated(script, time.Now)
+	h, err := openaitest.Simulated(script, time.Now, refused)
 	if err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(wrap(h))
+	web := httptest.NewServer(h)
 	t.Cleanup(web.Close)
 	return map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": web.URL + "/v1", "ANIMA_INFERENCE_ROUTER_LOCAL": "no",

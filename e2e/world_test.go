@@ -345,10 +345,15 @@ func refused[Resp any](t testing.TB, w *world, req api.Message, code api.Code) (
 	return api.Wire(err).Details
 }
 
+// plain returns the request that applies an agent without settings.
+func plain(name string) api.ApplyAgent {
+	return api.ApplyAgent{Source: "---\nname: " + name + "\n---\nBe useful.\n"}
+}
+
 // born applies an agent and makes a deposit if money is greater than zero.
 func born(t testing.TB, w *world, name string, money api.Micros) api.Agent {
 	t.Helper()
-	a := call[api.Agent](t, w, api.ApplyAgent{Source: "---\nname: " + name + "\n---\nBe useful.\n"})
+	a := call[api.Agent](t, w, plain(name))
 	if money > 0 {
 		call[api.Posted](t, w, api.Deposit{ID: "birth-" + a.ID, Agent: a.ID, Amount: money, Source: "faucet"})
 	}

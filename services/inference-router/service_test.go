@@ -48,7 +48,7 @@ func simulatedModel(t *testing.T) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := openaitest.Simulated(s, time.Now)
+	h, err := openaitest.Simulated(s, time.Now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,24 +21,36 @@ func LoadScript(path string) (simulated.Script, error) {
 
 // Simulated returns a handler that serves the simulated model: POST /v1/chat/completions
 // and GET /v1/models. It does not check keys. It returns an error if the script is
-// invalid. now is the clock for the dates of the answers.
-func Simulated(s simulated.Script, now func() time.Time) (http.Handler, error) {
+// invalid. now is the clock for the dates of the answers. If refused is not nil, the
+// handler refuses each request for which [Check] returns an error, and calls refused with
+// the error of each request that it refuses, possibly concurrently.
+func Simulated(s simulated.Script, now func() time.Time, refused func(*Error)) (http.Handler, error) {
 	p, err := simulated.New(s)
 	if err != nil {
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { simulate(w, r, p, now().Unix()) })
+	mux.HandleFunc("POST /v1/chat/completions", func(w http.ResponseWriter, r *http.Request) { simulate(w, r, p, now().Unix(), refused) })
 	mux.HandleFunc("GET /v1/models", func(w http.ResponseWriter, _ *http.Request) {
 		WriteModels(w, Model{OwnedBy: "anima"}, append([]string{s.Model}, s.Aliases...)...)
 	})
 	return mux, nil
 }
 
-func simulate(w http.ResponseWriter, r *http.Request, p *simulated.Provider, created int64) {
+func simulate(w http.ResponseWriter, r *http.Request, p *simulated.Provider, created int64, refused func(*Error)) {
 	req, err := Decode(r.Body, r.ContentLength)
-	if err != nil {
-		WriteError(w, http.StatusBadRequest, Error{Message: err.Error()})
+	var wrong *Error
+	switch {
+	case err != nil:
+		wrong = &Error{Message: err.Error()}
+	case refused != nil:
+		wrong = Check(req)
+	}
+	if wrong != nil {
+		if refused != nil {
+			refused(wrong)
+		}
+		WriteError(w, http.StatusBadRequest, *wrong)
 		return
 	}
 	answer, err := p.Answer(r.Context(), req.Request)

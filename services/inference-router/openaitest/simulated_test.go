@@ -26,7 +26,7 @@ func serve(t *testing.T) *httptest.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := openaitest.Simulated(script, now)
+	h, err := openaitest.Simulated(script, now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,10 +64,11 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 	if begins {
 		runs = 1
 	}
-	tx.Queue(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
-		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1`,
+	session := tx.QueueRow(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
+		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1
+		returning terminated_at, terminated_reason`,
 		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
-	taken := s.count(ctx, tx, rec, begins, end)
+	taken := s.count(ctx, tx, rec, begins, end, session)
 	var forgotten int64
 	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, forgotten_at`, t.Agent).Scan(&state, &forgotten)
 	if cerr := taken(); cerr != nil {
@@ -81,19 +82,23 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 
 // count adds a turn to the sums of its run. The returned function refuses a turn of a run
 // that has ended. If the run was cancelled or its session was terminated, it refuses a
-// turn that does not end the run as cancelled. count must follow the update of the
-// session's row, which a transaction that cancels or terminates locks, too.
-func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End) func() error {
+// turn that does not end the run as cancelled. session is the update of the session's row,
+// which count must follow: a transaction that cancels or terminates locks the row, too.
+func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End, session *sqldb.Row) func() error {
 	turns, cost := 1, int64(rec.Turn.Cost)
 	if begins { // the inserted row has them
 		turns, cost = 0, 0
 	}
 	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
-		returning (select reason from cancels where run = $1), (select terminated_reason from sessions where id = $4 and terminated_at > 0)`,
-		rec.Turn.Run, turns, cost, rec.Turn.Session)
+		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
 	return func() error {
-		var cancelled, terminated sqldb.Null[string]
-		err := row.Scan(&cancelled, &terminated)
+		var terminated int64
+		var why string
+		if err := session.Scan(&terminated, &why); err != nil {
+			return err
+		}
+		var cancelled sqldb.Null[string]
+		err := row.Scan(&cancelled)
 		switch {
 		case errors.Is(err, sqldb.ErrNotFound):
 			return otherwise(rec)
@@ -103,8 +108,8 @@ func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, beg
 			return nil
 		case cancelled.Valid:
 			return engine.Cancelled(cancelled.V)
-		case terminated.Valid:
-			return engine.Terminated(terminated.V)
+		case terminated > 0:
+			return engine.Terminated(why)
 		}
 		return nil
 	}
