@@ -94,8 +94,8 @@ func restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
 
 // erase deletes an agent's memories and resets its sessions: their turns remain in the
 // transcripts and are not sent to a model. It marks all turns as ingested, so that they
-// do not become memories later. Persist does the same for a turn that has begun before
-// and is stored later, see [skip].
+// do not become memories later. Persist does the same for a turn that is stored later, of
+// a run that was accepted before, see [skip].
 func erase(ctx context.Context, tx *sqldb.Tx, agent string, at int64) {
 	tx.Queue(ctx, `update agents set forgotten_at = $2 where id = $1`, agent, at)
 	for _, table := range []string{

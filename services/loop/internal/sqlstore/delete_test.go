@@ -125,15 +125,16 @@ func TestDelete(t *testing.T) {
 		if got := search(t, m, "ada", memory.Semantic, "four"); len(got) != 0 {
 			t.Errorf("the index has %q, want nothing", got)
 		}
-		// A turn that began before the deletion and is stored later.
-		turns(t, m, in("r3"), 1, func(t *api.Turn) { t.StartedAt = 60 })
+		// A turn of a run that was accepted before the deletion, stored later.
+		accepted := func(run string, at int64) api.Run { cmd := in(run); cmd.AcceptedAt = at; return cmd }
+		turns(t, m, accepted("r3", 60), 1, func(*api.Turn) {})
 		if n, err := m.Ingest(t.Context(), 71, back.Agent.Session); err != nil || n != 0 {
 			t.Errorf("%d turns of the time before became memories, %v", n, err)
 		}
 		if k, err := s.Known(t.Context(), in("r4")); err != nil || k.Reset != k.Last || k.Last != 3 {
 			t.Errorf("the prompts leave out %d of %d turns, %v, want all 3", k.Reset, k.Last, err)
 		}
-		turns(t, m, in("r4"), 1, func(t *api.Turn) { t.StartedAt = 61 })
+		turns(t, m, accepted("r4", 61), 1, func(*api.Turn) {})
 		if n, err := m.Ingest(t.Context(), 72, back.Agent.Session); err != nil || n != 1 {
 			t.Errorf("%d turns of the time after became memories, %v, want 1", n, err)
 		}

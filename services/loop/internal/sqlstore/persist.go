@@ -74,7 +74,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 	if cerr := taken(); cerr != nil {
 		return "", false, cerr
 	}
-	if t.StartedAt <= forgotten {
+	if rec.Run.AcceptedAt <= forgotten { // not the turn's begin: a run that is cut off stores a turn that begins then
 		skip(ctx, tx, `id = $1`, t.Session)
 	}
 	return state, begins, err
