@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -132,16 +133,14 @@ func (b *Bus) send(cl *client, m *nats.Msg) {
 }
 
 // logFailure logs internal errors as errors, Unavailable as a warning, and errors of the
-// caller at debug level.
+// caller and the end of a request that its caller has cancelled at debug level.
 func (b *Bus) logFailure(ctx context.Context, subject string, err error) {
-	var level slog.Level
-	switch api.CodeOf(err) {
-	case api.Internal:
+	level := slog.LevelDebug
+	switch code := api.CodeOf(err); {
+	case code == api.Internal && !errors.Is(err, context.Canceled):
 		level = slog.LevelError
-	case api.Unavailable:
+	case code == api.Unavailable:
 		level = slog.LevelWarn
-	default:
-		level = slog.LevelDebug
 	}
 	b.log.Log(ctx, level, "request failed", "subject", subject, "err", err)
 }

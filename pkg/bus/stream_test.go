@@ -1,9 +1,11 @@
 package bus_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"testing"
@@ -405,12 +407,16 @@ func TestStreamIsReadByItsCaller(t *testing.T) {
 }
 
 // TestStreamReadAfterClose tests that Next neither waits for a server after Close nor while
-// Close is called. The server sends keep-alives for hours.
+// Close is called, and that the server does not log an error. The caller would wait three
+// hours for a keep-alive.
 func TestStreamReadAfterClose(t *testing.T) {
 	t.Parallel()
 	s, gone := startServer(t), make(chan struct{}, 2)
 	rarely := bus.Options{AliveEvery: time.Hour, Service: "caller"}
-	serve(t, newBus(t, connect(t, s), quick), patience, bus.Stream(func(ctx context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+	var log bytes.Buffer
+	logged := quick
+	logged.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	server := serve(t, newBus(t, connect(t, s), logged), patience, bus.Stream(func(ctx context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
 		if err := send(api.Delta{Content: "one"}); err != nil {
 			return api.Completion{}, err
 		}
@@ -440,5 +446,11 @@ func TestStreamReadAfterClose(t *testing.T) {
 			t.Errorf("closed during the read: %v: got %v, want %v before the test's deadline", during, err, context.Canceled)
 		}
 		wait(t, gone, "the end of the handler")
+	}
+	if err := server.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("the server logged %q, want nothing", log.String())
 	}
 }
