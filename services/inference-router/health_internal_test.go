@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -212,14 +213,23 @@ func TestHealthyAttemptsAreFree(t *testing.T) {
 	server, clock := apptest.Server(t), newClock()
 	h := replica(t, server, clock.now)
 	ctx := t.Context()
-	if n := testing.AllocsPerRun(100, func() {
-		p, ok := h.begin(ctx, testRoute)
-		if !ok {
-			t.Fatal("refused")
+	// AllocsPerRun counts the allocations of the whole process, those of the NATS server in
+	// the background, too. An allocation of the attempt itself is in every measurement.
+	least := math.Inf(1)
+	for range 20 {
+		least = min(least, testing.AllocsPerRun(100, func() {
+			p, ok := h.begin(ctx, testRoute)
+			if !ok {
+				t.Fatal("refused")
+			}
+			h.end(&p, health.Answered, 0, "")
+		}))
+		if least == 0 {
+			break
 		}
-		h.end(&p, health.Answered, 0, "")
-	}); n != 0 {
-		t.Errorf("%.0f allocations, want none", n)
+	}
+	if least != 0 {
+		t.Errorf("%.0f allocations, want none", least)
 	}
 	if e, err := h.bucket.Get(ctx, api.HealthKey(testRoute.Provider, testRoute.Model)); api.CodeOf(err) != api.NotFound {
 		t.Errorf("got the key %+v, %v; want none", e, err)
