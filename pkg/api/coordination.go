@@ -58,6 +58,12 @@ func Predecessor(self, owner string) bool {
 // deletes it after it has stored the run.
 func WakeKey(agent, cause string) string { return "wake." + agent + "." + cause }
 
+// WakeAgent returns the agent of a key of [WakeKey].
+func WakeAgent(key string) string {
+	agent, _, _ := strings.Cut(strings.TrimPrefix(key, "wake."), ".")
+	return agent
+}
+
 // WakeKeys is the pattern that matches the wakes of all agents.
 const WakeKeys = "wake.*.*"
 
