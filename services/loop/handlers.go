@@ -96,10 +96,16 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 	h.memories = newMemories(h.store, env.Now)
 	h.ingest = newIngestion(h.memories.store, env.Now, env.Log)
 	h.memories.memory.Shown = h.ingest.shown
+	h.expiry = session.Expiry{
+		Store: h.store, Queue: h.queue, Begun: h.locks.Journal.InProgress, Limit: cfg.QueueTimeout, Now: env.Now,
+		Drop: func(ctx context.Context, end engine.End) error {
+			return h.engine.Drop(ctx, end, session.NewEvents(h.bus))
+		},
+	}
 	h.begins = session.NewBegins(func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error {
 		defer h.relay.Wake()
 		return h.store.Announced(ctx, cmd, input, tier, at)
-	}, env.Log)
+	}, h.expiry.Soon, env.Log)
 	souls := &soul.Keeper{Store: h.memories.store, Now: env.Now}
 	if err := h.openTools(ctx, env, dir, souls); err != nil {
 		return nil, err
@@ -109,12 +115,6 @@ func newHandlers(ctx context.Context, env *host.Env, cfg Config, db *sqldb.DB) (
 		return nil, err
 	}
 	addFailpoints(h)
-	h.expiry = session.Expiry{
-		Store: h.store, Queue: h.queue, Limit: cfg.QueueTimeout, Now: env.Now,
-		Drop: func(ctx context.Context, end engine.End) error {
-			return h.engine.Drop(ctx, end, session.NewEvents(h.bus))
-		},
-	}
 	h.replays = replayHandlers{store: h.store, journal: h.locks.Journal, clients: h.clients, models: h.engine.Context.Models, tools: h.engine.Tools}
 	return h, nil
 }

@@ -18,8 +18,10 @@ import (
 const nap = "nap {peer}"
 
 // nappers is the number of agents that do so. It is large enough that no agent reaches
-// policy's limit of 100 messages per hour, above which its calls would be refused.
-const nappers = 48
+// policy's limit of 100 messages per hour, above which its calls would be refused, and
+// small enough that on a slow machine no message waits for its session, behind a run by a
+// wake, until it expires.
+const nappers = 24
 
 // traces checks traces in Jaeger of turns before, during and after a rollout of three
 // services.

@@ -51,8 +51,8 @@ type Engine struct {
 	// Begun is called when a run has begun for the first time, because the store
 	// records the begin only with the first turn, which may take long. The engine calls
 	// done when that turn is stored, and does not call it if it returns the run before.
-	// nil: not called.
-	Begun func(cmd api.Run, input Input, tier api.Tier, at int64) (done func())
+	// After an error the run has no further effect. nil: not called.
+	Begun func(ctx context.Context, cmd api.Run, input Input, tier api.Tier, at int64) (done func(), err error)
 	// Over is called, at least once, when the end of a run with turns is in the
 	// journal. If it returns an error, the run's message is redelivered. nil: not
 	// called.

@@ -545,9 +545,9 @@ func TestLeaseLost(t *testing.T) {
 	begun, recorded := 0, 0
 	owner := func(ctx context.Context) error {
 		e, ev := w.Engine()
-		e.Begun = func(api.Run, engine.Input, api.Tier, int64) func() {
+		e.Begun = func(context.Context, api.Run, engine.Input, api.Tier, int64) (func(), error) {
 			begun++
-			return func() { recorded++ }
+			return func() { recorded++ }, nil
 		}
 		return e.Run(ctx, command, ev)
 	}
@@ -580,6 +580,33 @@ func TestLeaseLost(t *testing.T) {
 	want("after the second owner", 2, 1)
 	if _, end := run(t, w, command); !end.Success {
 		t.Errorf("the next owner ended %+v", end)
+	}
+}
+
+// TestBegunTooLate tests that a run which is over when its begin is recorded makes no
+// model call, and that the next delivery of its message announces the stored end.
+func TestBegunTooLate(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "fire"), says("done"))
+	e, ev := w.Engine()
+	e.Begun = func(ctx context.Context, cmd api.Run, _ engine.Input, _ api.Tier, at int64) (func(), error) {
+		end := engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Code: api.Denied, Reason: api.ReasonCancelled, Outcome: api.OutcomeDropped, At: at}
+		if err := e.Drop(ctx, end, ev); err != nil {
+			t.Error(err)
+		}
+		return nil, api.Errorf(api.Conflict, "the run is over")
+	}
+	if err := e.Run(t.Context(), command, ev); api.CodeOf(err) != api.Conflict {
+		t.Errorf("the run ended with %v, want the conflict", err)
+	}
+	if n := len(w.Router.Requests()); n != 0 {
+		t.Errorf("the run made %d model calls, want none", n)
+	}
+	if got := w.Effects.Of("fire"); len(got) != 0 {
+		t.Errorf("fire ran as %v", got)
+	}
+	if _, end := run(t, w, command); end.Success || end.Outcome != api.OutcomeDropped || end.Turns != 0 {
+		t.Errorf("announced %+v, want the stored end", end)
 	}
 }
 

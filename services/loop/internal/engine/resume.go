@@ -76,7 +76,11 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, funded func() e
 func (e *Engine) continueRun(ctx context.Context, s *state, ev Events) error {
 	if s.number == 1 {
 		if e.Begun != nil && s.recorded == nil && s.begun != 0 {
-			s.recorded = e.Begun(s.cmd, s.input, s.thinksAs(), s.begun)
+			recorded, err := e.Begun(ctx, s.cmd, s.input, s.thinksAs(), s.begun)
+			if err != nil {
+				return err
+			}
+			s.recorded = recorded
 		}
 		if err := e.Store.Merge(ctx, s.cmd, s.input.Merged, e.Now().UnixMicro()); err != nil {
 			return err

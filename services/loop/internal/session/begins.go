@@ -19,10 +19,13 @@ const moment = 250 * time.Millisecond
 // Begins records the begin of runs whose first turn takes longer than moment. It is
 // safe for concurrent use.
 //
-// A begin that is not recorded, because the process crashed or the store is
+// The begin of a message that may be due soon ([Expiry.Soon]) is recorded at once.
+//
+// Another begin that is not recorded, because the process crashed or the store is
 // unavailable, is recorded with the run's first turn. Until then the journal has it.
 type Begins struct {
 	record func(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) error
+	soon   func(cmd api.Run, at int64) bool
 	log    *slog.Logger
 	more   chan struct{} // capacity 1: a run has begun
 
@@ -39,14 +42,24 @@ type beginning struct {
 	over  bool // already recorded, or no longer needed
 }
 
-// NewBegins returns the record of begins; record stores one.
-func NewBegins(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, log *slog.Logger) *Begins {
-	return &Begins{record: record, log: log, more: make(chan struct{}, 1)}
+// NewBegins returns the record of begins; record stores one, and soon is [Expiry.Soon].
+func NewBegins(record func(context.Context, api.Run, engine.Input, api.Tier, int64) error, soon func(api.Run, int64) bool, log *slog.Logger) *Begins {
+	return &Begins{record: record, soon: soon, log: log, more: make(chan struct{}, 1)}
 }
 
 // Begun registers a run that has begun for the first time, and returns the function
-// that removes it.
-func (b *Begins) Begun(cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func()) {
+// that removes it. The begin of a message that may be due soon is recorded instead.
+// Errors: Conflict if the run is over, because its message has expired.
+func (b *Begins) Begun(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func(), err error) {
+	if b.soon(cmd, at) {
+		err := b.record(ctx, cmd, input, tier, at)
+		switch api.CodeOf(err) {
+		case api.Conflict, api.Unavailable, api.Internal:
+			return nil, err
+		case api.Denied, api.Invalid, api.NotFound: // the agent is dead or deleted, which the turn finds
+		}
+		return func() {}, nil
+	}
 	v := &beginning{cmd: cmd, input: input, tier: tier, at: at, due: time.Now().Add(moment)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +74,7 @@ func (b *Begins) Begun(cmd api.Run, input engine.Input, tier api.Tier, at int64)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		v.over = true
-	}
+	}, nil
 }
 
 // Flush records the registered begins of an agent, or of all if agent is "". It is

@@ -41,12 +41,16 @@ func TestBeginnings(t *testing.T) {
 			}
 			recorded = append(recorded, cmd.Run)
 			return nil
-		}, apptest.Log(t))
+		}, func(api.Run, int64) bool { return false }, apptest.Log(t))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- b.Run(ctx) }()
 		begin := func(agent, run string) func() {
-			return b.Begun(api.Run{Run: run, Agent: agent}, engine.Input{Text: run}, api.TierLow, 7)
+			over, err := b.Begun(ctx, api.Run{Run: run, Agent: agent}, engine.Input{Text: run}, api.TierLow, 7)
+			if err != nil {
+				t.Error(err)
+			}
+			return over
 		}
 		want := func(when string, runs ...string) {
 			t.Helper()
@@ -97,4 +101,38 @@ func TestBeginnings(t *testing.T) {
 		b.Close(ctx)
 		want("at the end of the process", "long", "flushed", "kept", "last", "stuck", "left", "cut")
 	})
+}
+
+// TestBeginAtOnce tests that the begin of a message that may expire soon is recorded
+// before the run continues, and that the run stops if it is over.
+func TestBeginAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ stored, want error }{
+		"recorded":           {nil, nil},
+		"the run is over":    {api.Errorf(api.Conflict, "over"), api.Errorf(api.Conflict, "over")},
+		"the store is away":  {api.Errorf(api.Unavailable, "away"), api.Errorf(api.Unavailable, "away")},
+		"the agent is dead":  {api.Errorf(api.Denied, "dead"), nil},
+		"the agent has gone": {api.Errorf(api.NotFound, "gone"), nil},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var recorded []string
+			b := NewBegins(func(_ context.Context, cmd api.Run, _ engine.Input, _ api.Tier, _ int64) error {
+				recorded = append(recorded, cmd.Run)
+				return c.stored
+			}, func(cmd api.Run, at int64) bool { return cmd.Run == "late" && at == 7 }, apptest.Log(t))
+			done, err := b.Begun(t.Context(), api.Run{Run: "late"}, engine.Input{}, api.TierLow, 7)
+			if api.CodeOf(err) != api.CodeOf(c.want) || (done == nil) != (err != nil) {
+				t.Errorf("%s: got %v, want %v", name, err, c.want)
+			}
+			if err == nil {
+				done()
+			}
+			if err := b.Flush(t.Context(), ""); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff([]string{"late"}, recorded); diff != "" {
+				t.Errorf("%s: recorded (-want +got):\n%s", name, diff)
+			}
+		})
+	}
 }

@@ -17,6 +17,8 @@ type Expiry struct {
 		Session(ctx context.Context, id string) (api.Session, error)
 	}
 	Queue *Queue
+	// Begun is [Journal.InProgress].
+	Begun func(ctx context.Context, session, run string) (bool, error)
 	Limit time.Duration // upper limit of the time that a message may wait
 	Now   func() time.Time
 	// Drop is [engine.Engine.Drop].
@@ -27,12 +29,25 @@ type Expiry struct {
 // microseconds. It reads the agent's limit only after a second, which is the shortest
 // limit that an AGENT.md can set.
 func (x Expiry) Due(ctx context.Context, cmd api.Run, at int64) (bool, error) {
-	waited := time.Duration(at-cmd.AcceptedAt) * time.Microsecond
-	if cmd.Kind != api.RunMessage || waited <= min(time.Second, x.Limit) {
+	waited := waitedAt(cmd, at)
+	if cmd.Kind != api.RunMessage || waited <= x.shortest() {
 		return false, nil
 	}
 	limit, err := x.Store.QueueTimeout(ctx, cmd.Agent)
 	return waited > min(limit, x.Limit), err
+}
+
+func waitedAt(cmd api.Run, at int64) time.Duration {
+	return time.Duration(at-cmd.AcceptedAt) * time.Microsecond
+}
+
+func (x Expiry) shortest() time.Duration { return min(time.Second, x.Limit) }
+
+// Soon reports whether the message of a run that begins at the time at may be due before
+// another replica sees the begin in the journal. Such a begin is recorded in the store at
+// once.
+func (x Expiry) Soon(cmd api.Run, at int64) bool {
+	return cmd.Kind == api.RunMessage && waitedAt(cmd, at) > x.shortest()/2
 }
 
 // WasDue reports whether a message at the head of its queue had waited too long when the
@@ -57,11 +72,21 @@ func (x Expiry) End(cmd api.Run) engine.End {
 	}
 }
 
-// Expire ends a queued message if it is due, and announces the end. A later delivery of
-// the message finds the end in the store. Errors: Conflict if the run has begun.
+// Expire ends a queued message if it is due and its run has not begun, and announces the
+// end. A later delivery of the message finds the end in the store. Errors: Conflict if the
+// run has begun since.
+//
+// The journal has a begin before the store, in which a run may be recorded only with its
+// first turn. A begin that follows the check of the journal is recorded before the run has
+// any other effect, because [Expiry.Soon] is true; so the store accepts either the begin or
+// the end.
 func (x Expiry) Expire(ctx context.Context, cmd api.Run) (expired bool, err error) {
 	late, err := x.Due(ctx, cmd, x.Now().UnixMicro())
 	if err != nil || !late {
+		return false, err
+	}
+	begun, err := x.Begun(ctx, cmd.Session, cmd.Run)
+	if err != nil || begun {
 		return false, err
 	}
 	return true, x.Drop(ctx, x.End(cmd))
