@@ -25,7 +25,7 @@ func addFailpoints(h *handlers) {
 		}
 		h.engine.Tools[name] = t
 	}
-	h.engine.Begun = func(api.Run, engine.Input, api.Tier, int64) func() { return func() {} }
+	h.engine.Begun = func(context.Context, api.Run, engine.Input, api.Tier, int64) (func(), error) { return func() {}, nil }
 	h.goals.orchestrator.Store = failpointGoalStore{h.goals.orchestrator.Store}
 	h.locks.KeepStale = failpoint.Broken(failpoint.NoExpectedSequence)
 }
