@@ -74,6 +74,17 @@ func (w *woken) hold(key string, until chan struct{}) {
 	w.holds[key] = until
 }
 
+// busy adds two wakes of ada. The first is in progress until free is closed.
+func (w *woken) busy() (free chan struct{}) {
+	w.t.Helper()
+	free = make(chan struct{})
+	w.hold("wake.ada.a", free)
+	w.put("wake.ada.a", 1)
+	w.put("wake.ada.b", 2)
+	w.want("wake.ada.a@1")
+	return free
+}
+
 // take returns the wakes whose handling has begun since the last call.
 func (w *woken) take() []string {
 	synctest.Wait()
@@ -96,12 +107,8 @@ func (w *woken) want(want ...string) {
 func TestWakesOfAnAgentHaveAnOrder(t *testing.T) {
 	t.Parallel()
 	woke(t, func(w *woken) {
-		free := make(chan struct{})
-		w.hold("wake.ada.a", free)
-		w.put("wake.ada.a", 1)
-		w.put("wake.ada.b", 2)
+		free := w.busy()
 		w.put("wake.ada.c", 3)
-		w.want("wake.ada.a@1")
 		w.put("wake.bob.a", 4)
 		w.want("wake.bob.a@4")
 		close(free)
@@ -138,12 +145,8 @@ func TestWakesAtOnce(t *testing.T) {
 func TestWakesOfOthers(t *testing.T) {
 	t.Parallel()
 	woke(t, func(w *woken) {
-		free := make(chan struct{})
-		w.hold("wake.ada.a", free)
-		w.put("wake.ada.a", 1)
-		w.put("wake.ada.b", 2)
+		free := w.busy()
 		w.put("wake.ada.c", 3)
-		w.want("wake.ada.a@1")
 		w.del("wake.ada.b", 4)
 		w.del("wake.ada.a", 5)
 		w.put("wake.ada.a", 6)
@@ -174,11 +177,7 @@ func TestWakesAreRetried(t *testing.T) {
 func TestWakesEnd(t *testing.T) {
 	t.Parallel()
 	woke(t, func(w *woken) {
-		free := make(chan struct{})
-		w.hold("wake.ada.a", free)
-		w.put("wake.ada.a", 1)
-		w.put("wake.ada.b", 2)
-		w.want("wake.ada.a@1")
+		free := w.busy()
 		w.cancel()
 		w.put("wake.bob.a", 3)
 		close(free)

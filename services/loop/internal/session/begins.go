@@ -53,10 +53,8 @@ func NewBegins(record func(context.Context, api.Run, engine.Input, api.Tier, int
 func (b *Begins) Begun(ctx context.Context, cmd api.Run, input engine.Input, tier api.Tier, at int64) (done func(), err error) {
 	if b.soon(cmd, at) {
 		err := b.record(ctx, cmd, input, tier, at)
-		switch api.CodeOf(err) {
-		case api.Conflict, api.Unavailable, api.Internal:
+		if code := api.CodeOf(err); err != nil && code != api.Denied && code != api.NotFound { // the turn finds that the agent is dead or deleted
 			return nil, err
-		case api.Denied, api.Invalid, api.NotFound: // the agent is dead or deleted, which the turn finds
 		}
 		return func() {}, nil
 	}
