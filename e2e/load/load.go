@@ -98,13 +98,18 @@ func ask[R any](b *bus.Bus, q api.Message) func(context.Context) (R, error) {
 	return func(ctx context.Context) (R, error) { return bus.Call[R](ctx, b, q) }
 }
 
-// again repeats a request until it is answered, fails finally, or patience expires. The
-// requests have ids, so that a repetition has no second effect.
+// again repeats a request, 5 s each time, until it is answered, fails finally, or patience
+// expires. The requests have ids, so that a repetition has no second effect.
 func again[R any](ctx context.Context, patience time.Duration, ask func(context.Context) (R, error)) (R, error) {
+	return repeat(ctx, patience, 5*time.Second, ask)
+}
+
+// repeat is again with another timeout for each time.
+func repeat[R any](ctx context.Context, patience, timeout time.Duration, ask func(context.Context) (R, error)) (R, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		once, done := context.WithTimeout(ctx, 5*time.Second)
+		once, done := context.WithTimeout(ctx, timeout)
 		r, err := ask(once)
 		done()
 		if err == nil || api.CodeOf(err) != api.Unavailable && !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
@@ -196,7 +201,9 @@ func (l *load) call(ctx context.Context, a api.Agent, text, id string) {
 		ID: id, Agent: a.ID, Session: a.Session, Turn: id + ".1", Task: api.TaskTurn,
 		Messages: []api.ChatMessage{{Role: "user", Content: text}},
 	}
-	_, err := again(ctx, l.patience, func(ctx context.Context) (api.Completion, error) {
+	// As loop does, wait for a call that a busy router lets wait: to give it up would pay
+	// for an answer that is thrown away.
+	_, err := repeat(ctx, l.patience, l.patience, func(ctx context.Context) (api.Completion, error) {
 		return bus.CallStream[api.Delta, api.Completion](ctx, l.bus, req, func(api.Delta) error { return nil })
 	})
 	if err != nil {
