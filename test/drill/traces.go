@@ -20,8 +20,9 @@ const nap = "nap {peer}"
 // nappers is the number of agents that do so. It is large enough that no agent reaches
 // policy's limit of 100 messages per hour, above which its calls would be refused, and
 // small enough that on a slow machine no message waits for its session, behind a run by a
-// wake, until it expires.
-const nappers = 24
+// wake, until it expires, and that on a fast one Jaeger keeps all traces, at most 10,000.
+// 24 agents made more of them with 10 runs per second.
+const nappers = 16
 
 // traces checks traces in Jaeger of turns before, during and after a rollout of three
 // services.
