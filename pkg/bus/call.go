@@ -25,6 +25,7 @@ const (
 	headerAlive   = "Anima-Alive"   // keep-alive of a streamed reply
 	headerControl = "Anima-Control" // subject on which a streamed reply is cancelled
 	headerRefused = "Anima-Refused" // the handler was not started: every worker is busy
+	headerTried   = "Anima-Tried"   // no replica took the request in manyTries tries, see [Queue]
 	headerRequest = "Anima-Request" // id of a request, see [RequestID]
 )
 
@@ -70,6 +71,7 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 		if !pause(ctx, try) {
 			return resp, failed(span, err)
 		}
+		tried(msg, try)
 	}
 }
 
@@ -82,6 +84,18 @@ type requestKey struct{}
 func RequestID(ctx context.Context) string {
 	h, _ := ctx.Value(requestKey{}).(nats.Header)
 	return h.Get(headerRequest)
+}
+
+// manyTries is the number of tries after which a request may wait in a replica, see
+// [Queue]. NATS chooses a replica at random for each, and the pauses between them take 150
+// to 310 ms in all.
+const manyTries = 5
+
+// tried marks a message that is about to be sent again after a try, which counts from 0.
+func tried(m *nats.Msg, try int) {
+	if try+1 >= manyTries {
+		m.Header.Set(headerTried, "1")
+	}
 }
 
 // pause waits before a request is repeated. It returns false if ctx then leaves less time

@@ -169,7 +169,7 @@ func TestBusyPoolRefusesAndCallTriesAgain(t *testing.T) {
 		inHand.Add(-1)
 		total.Add(1)
 		return api.Agent{ID: r.Agent}, nil
-	}, workers))
+	}, bus.Workers(workers)))
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
 	ctx := testContext(t)
 	var all sync.WaitGroup
@@ -328,7 +328,7 @@ func TestRollingRestartLosesNoQuestion(t *testing.T) {
 	t.Parallel()
 	s := startServer(t)
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
-	answer := bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }, 4)
+	answer := bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) { return api.Agent{ID: r.Agent}, nil }, bus.Workers(4))
 	replica := func() *serving {
 		return serve(t, newBus(t, connect(t, s), bus.Options{}), patience, answer)
 	}

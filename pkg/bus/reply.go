@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,17 +16,31 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 )
 
+// Limit bounds the requests of one type that a process handles at a time: [Workers] or
+// [Queue].
+type Limit interface{ limit(*pool) }
+
 // Workers limits how many requests of one type are handled at a time.
 type Workers int
 
 // DefaultWorkers is the limit of a [Reply] or [Stream] without Workers.
 const DefaultWorkers Workers = 64
 
+// Queue is the number of requests that may be in their handler in addition to Workers, for
+// a handler that lets requests wait. A request takes such a place only if no replica took
+// it in several tries: otherwise it would wait at one replica while another one has free
+// workers. The default is 0.
+type Queue int
+
+func (n Workers) limit(p *pool) { p.workers = int(n) }
+func (n Queue) limit(p *pool)   { p.queue = int(n) }
+
 // Reply answers every request Req. The replicas of a service share the requests. This
-// process handles at most workers of them at a time. It answers further ones at once with
-// ReasonBusy, and their callers retry, possibly at another replica.
-func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, _ *client, in *nats.Msg, req Req) (*nats.Msg, error) {
+// process handles at most as many of them at a time as the limits allow. It answers
+// further ones at once with ReasonBusy, and their callers retry, possibly at another
+// replica.
+func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), limits ...Limit) Route {
+	return endpoint(limits, func(ctx context.Context, _ *client, in *nats.Msg, req Req) (*nats.Msg, error) {
 		resp, err := answer(ctx, req)
 		if err != nil {
 			return nil, err
@@ -43,35 +58,51 @@ func answerMsg(reply string, resp any) (*nats.Msg, error) {
 	return &nats.Msg{Subject: reply, Data: data}, nil
 }
 
-func pool(workers []Workers) chan struct{} {
-	n := DefaultWorkers
-	if len(workers) > 0 {
-		n = workers[0]
-	}
-	return make(chan struct{}, n)
+// pool counts the requests of one type that are being handled.
+type pool struct {
+	workers, queue int
+	active         atomic.Int64
 }
+
+// take takes a place for a request and reports whether there was one. tried is whether no
+// replica took the request before.
+func (p *pool) take(tried bool) bool {
+	most := p.workers
+	if tried {
+		most += p.queue
+	}
+	if p.active.Add(1) <= int64(most) {
+		return true
+	}
+	p.leave()
+	return false
+}
+
+func (p *pool) leave() { p.active.Add(-1) }
 
 // endpoint is the common part of plain and streamed replies. A micro endpoint runs one
 // handler at a time, and no other goroutine may use its Request. So the handler only
 // copies the request and acquires a worker, which publishes the answer on the reply
 // subject.
-func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context, *client, *nats.Msg, Req) (*nats.Msg, error)) Route {
+func endpoint[Req api.Message](limits []Limit, answer func(context.Context, *client, *nats.Msg, Req) (*nats.Msg, error)) Route {
+	places := &pool{workers: int(DefaultWorkers)}
+	for _, l := range limits {
+		l.limit(places)
+	}
 	return func(s *server) error {
 		var zero Req
 		b, subject := s.bus, zero.Subject()
 		n := b.names.of(subject)
 		handle := func(cl *client, r micro.Request) {
 			in := &nats.Msg{Subject: r.Subject(), Reply: r.Reply(), Data: r.Data(), Header: nats.Header(r.Headers())}
-			select {
-			case slots <- struct{}{}:
-			default:
+			if !places.take(in.Header.Get(headerTried) != "") {
 				b.send(cl, b.refusal(in.Reply))
 				return
 			}
 			cl.hold()
 			begun := s.begin(func() {
 				defer cl.release()
-				defer func() { <-slots }()
+				defer places.leave()
 				began := time.Now()
 				ctx, span := b.tracer.Start(context.WithValue(extract(s.work, in.Header), requestKey{}, in.Header), n.process, n.server...)
 				defer span.End()
@@ -90,7 +121,7 @@ func endpoint[Req api.Message](slots chan struct{}, answer func(context.Context,
 				_ = failpoint.Do(ctx, failpoint.BusAnswer, func(context.Context) error { b.send(cl, out); return nil })
 			})
 			if !begun {
-				<-slots
+				places.leave()
 				b.send(cl, b.refusal(in.Reply))
 				cl.release()
 			}

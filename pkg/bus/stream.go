@@ -18,9 +18,9 @@ import (
 
 // Stream answers every request Req with any number of Deltas and one Resp. When the
 // caller cancels the call, the context ends and send fails. Resp must be complete by
-// itself: a caller may miss Deltas. Workers are as in [Reply].
-func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), workers ...Workers) Route {
-	return endpoint(pool(workers), func(ctx context.Context, cl *client, in *nats.Msg, req Req) (*nats.Msg, error) {
+// itself: a caller may miss Deltas. The limits are as in [Reply].
+func Stream[Req api.Message, Delta, Resp any](answer func(ctx context.Context, req Req, send func(Delta) error) (Resp, error), limits ...Limit) Route {
+	return endpoint(limits, func(ctx context.Context, cl *client, in *nats.Msg, req Req) (*nats.Msg, error) {
 		b := cl.mux.bus
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()

@@ -65,6 +65,7 @@ func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end boo
 		if !pause(ctx, try) {
 			return nil, false, err
 		}
+		tried(r.msg, try)
 	}
 }
 

@@ -345,7 +345,7 @@ func TestStreamBusy(t *testing.T) {
 		taken <- struct{}{}
 		<-release
 		return api.Completion{}, nil
-	}, 1))
+	}, bus.Workers(1)))
 	done := make(chan error, 2)
 	call := func() { _, err := ask(testContext(t), b, "x", nil); done <- err }
 	go call()

@@ -160,9 +160,13 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.settler.most, h.settler.send, h.settler.pause = api.MaxSettlements, h.sendSettlements, h.groupPause
 	h.recorder.most, h.recorder.send, h.recorder.pause = sqlstore.MaxRecords, h.storeRecords, h.groupPause
 	h.httpRoutes(env.HTTP)
+	// A call that finds no free slot is refused at first, so that it begins at another
+	// replica; if none has one, it waits in the gate.
+	atOnce := h.gate.Normal()
+	limits := []bus.Limit{bus.Workers(atOnce), bus.Queue(cfg.Workers - atOnce + cfg.Queue)}
 	return env.Serve(ctx,
-		bus.Stream(h.complete, bus.Workers(cfg.Workers+cfg.Queue)),
-		bus.Stream(h.completeV2, bus.Workers(cfg.Workers+cfg.Queue)),
+		bus.Stream(h.complete, limits...),
+		bus.Stream(h.completeV2, limits...),
 		bus.Reply(h.confirm),
 		bus.Reply(h.listModels),
 		bus.Reply(h.explainRoute),

@@ -74,6 +74,9 @@ func New(slots, queue int, now func() time.Time, shed func(Priority)) *Gate {
 	return g
 }
 
+// Normal returns the number of slots of calls that are not Urgent.
+func (g *Gate) Normal() int { return g.slots - g.reserved }
+
 // Enter waits for a slot. After success the caller must call [Gate.Leave] once. The error
 // is Unavailable with [api.ReasonBusy] if too many calls of at least this priority wait,
 // and the context's cause if ctx ends first.
@@ -156,7 +159,7 @@ func (g *Gate) hasSlot(p Priority) bool {
 	if p == Urgent {
 		return g.active < g.slots
 	}
-	return g.active < g.slots-g.reserved
+	return g.active < g.Normal()
 }
 
 // busy returns the error for a call that cannot wait. The caller holds mu.
