@@ -157,7 +157,8 @@ func (k *Bucket[T]) Replace(ctx context.Context, key string, v T, ttl time.Durat
 }
 
 // Sweep deletes the keys that match a pattern and for whose values over returns true. A
-// key that changes concurrently is kept.
+// key that changes concurrently is kept, and so is one whose last change the server that
+// Sweep reads from has not applied yet: a later Sweep finds it.
 func (k *Bucket[T]) Sweep(ctx context.Context, pattern string, over func(T) bool) error {
 	reading, end := context.WithCancel(ctx)
 	defer end()
