@@ -86,18 +86,6 @@ func RequestID(ctx context.Context) string {
 	return h.Get(headerRequest)
 }
 
-// manyTries is the number of tries after which a request may wait in a replica, see
-// [Queue]. NATS chooses a replica at random for each, and the pauses between them take 150
-// to 310 ms in all.
-const manyTries = 5
-
-// tried marks a message that is about to be sent again after a try, which counts from 0.
-func tried(m *nats.Msg, try int) {
-	if try+1 >= manyTries {
-		m.Header.Set(headerTried, "1")
-	}
-}
-
 // pause waits before a request is repeated. It returns false if ctx then leaves less time
 // than the pause took. If ctx ended during the repetition, the caller would not learn why
 // no service took the request, and could not exclude that it was executed.

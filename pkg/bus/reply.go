@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -15,25 +14,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 )
-
-// Limit bounds the requests of one type that a process handles at a time: [Workers] or
-// [Queue].
-type Limit interface{ limit(*pool) }
-
-// Workers limits how many requests of one type are handled at a time.
-type Workers int
-
-// DefaultWorkers is the limit of a [Reply] or [Stream] without Workers.
-const DefaultWorkers Workers = 64
-
-// Queue is the number of requests that may be in their handler in addition to Workers, for
-// a handler that lets requests wait. A request takes such a place only if no replica took
-// it in several tries: otherwise it would wait at one replica while another one has free
-// workers. The default is 0.
-type Queue int
-
-func (n Workers) limit(p *pool) { p.workers = int(n) }
-func (n Queue) limit(p *pool)   { p.queue = int(n) }
 
 // Reply answers every request Req. The replicas of a service share the requests. This
 // process handles at most as many of them at a time as the limits allow. It answers
@@ -58,37 +38,12 @@ func answerMsg(reply string, resp any) (*nats.Msg, error) {
 	return &nats.Msg{Subject: reply, Data: data}, nil
 }
 
-// pool counts the requests of one type that are being handled.
-type pool struct {
-	workers, queue int
-	active         atomic.Int64
-}
-
-// take takes a place for a request and reports whether there was one. tried is whether no
-// replica took the request before.
-func (p *pool) take(tried bool) bool {
-	most := p.workers
-	if tried {
-		most += p.queue
-	}
-	if p.active.Add(1) <= int64(most) {
-		return true
-	}
-	p.leave()
-	return false
-}
-
-func (p *pool) leave() { p.active.Add(-1) }
-
 // endpoint is the common part of plain and streamed replies. A micro endpoint runs one
 // handler at a time, and no other goroutine may use its Request. So the handler only
 // copies the request and acquires a worker, which publishes the answer on the reply
 // subject.
 func endpoint[Req api.Message](limits []Limit, answer func(context.Context, *client, *nats.Msg, Req) (*nats.Msg, error)) Route {
-	places := &pool{workers: int(DefaultWorkers)}
-	for _, l := range limits {
-		l.limit(places)
-	}
+	places := newPool(limits)
 	return func(s *server) error {
 		var zero Req
 		b, subject := s.bus, zero.Subject()
