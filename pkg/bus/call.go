@@ -9,9 +9,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/nats-io/nuid"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/wait"
@@ -52,7 +52,7 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...)
 	defer span.End()
 	inject(ctx, msg.Header)
-	msg.Header.Set(headerRequest, nuid.Next())
+	msg.Header.Set(headerRequest, uuid.Must(uuid.NewV7()).String())
 	for try := 0; ; try++ {
 		answer, broken, err := b.ask(ctx, msg)
 		if broken {
@@ -78,9 +78,10 @@ func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) 
 // requestKey is the key of a request's headers in a context.
 type requestKey struct{}
 
-// RequestID returns the id of the request that a handler answers. It is unique, and the
-// same whenever [Call] repeats the request. It is "" outside of handlers, and if the
-// request was not made with Call.
+// RequestID returns the id of the request that a handler answers, a UUID that begins with
+// the time of the request (version 7). It is unique, and the same whenever [Call] repeats
+// the request. It is "" outside of handlers, and if the request was not made with Call. A
+// caller of a previous release sends another form.
 func RequestID(ctx context.Context) string {
 	h, _ := ctx.Value(requestKey{}).(nats.Header)
 	return h.Get(headerRequest)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -51,5 +49,5 @@ func importID(ctx context.Context, m api.ImportTranscript) string {
 	if m.ID == "" {
 		return newID(ctx)
 	}
-	return uuid.NewSHA1(uuid.NameSpaceURL, fmt.Appendf(nil, "anima:import:%q %q", strings.ToLower(m.Agent), m.ID)).String()
+	return hashed(fmt.Sprintf("import:%q %q", strings.ToLower(m.Agent), m.ID))
 }

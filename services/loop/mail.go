@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -36,22 +34,23 @@ func isMail(w api.Wake) bool {
 	return w.By.Kind == api.Peer && w.By.Address != "" && strings.HasPrefix(w.Cause, inboxCause)
 }
 
-// startMail publishes a run for a sender's mail. It is idempotent by name. A crash
-// between the creation of the session and the publish leaves an empty session. A full
-// queue is not an error, because each run in it starts the next one at its end.
-func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string) error {
-	run, now := uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+name)).String(), h.now().UnixMicro()
-	if over, err := h.store.Over(ctx, run); err != nil || over { // a server that crashed has restored the wake
+// startMail publishes a run for a sender's mail. It is idempotent by the name of the event
+// that starts it; at is the time of that event in Unix microseconds. A crash between the
+// creation of the session and the publish leaves an empty session. A full queue is not an
+// error, because each run in it starts the next one at its end.
+func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string, at int64) error {
+	id, now := eventID(name, at), h.now().UnixMicro()
+	if over, err := h.store.Over(ctx, id.run); err != nil || over { // a server that crashed has restored the wake
 		return err
 	}
 	if err := h.store.NewSession(ctx, agent.Mail, agent.ID, now); err != nil {
 		return err
 	}
 	cmd := api.Run{
-		Run: run, Agent: agent.ID, Session: agent.Mail, Kind: api.RunMail,
+		Run: id.run, Agent: agent.ID, Session: agent.Mail, Kind: api.RunMail,
 		Content: "mail from " + sender, By: api.Principal{Kind: api.Peer, Address: sender}, AcceptedAt: now,
 	}
-	err := failpoint.Do(ctx, failpoint.LoopWakePublish, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+cmd.Run, cmd) })
+	err := failpoint.Do(ctx, failpoint.LoopWakePublish, func(ctx context.Context) error { return h.bus.Publish(ctx, id.message(), cmd) })
 	if api.ReasonOf(err) == api.ReasonLimit {
 		return nil
 	}
@@ -144,7 +143,7 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 		}
 		for _, m := range slices.Backward(unread.Messages) { // the latest come first
 			if !waits[strings.ToLower(m.From)] {
-				return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run)
+				return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run, cmd.AcceptedAt)
 			}
 		}
 		page = unread.Page
@@ -167,7 +166,7 @@ func (h *handlers) freeMail(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := h.startMail(ctx, agent, w.Sender, fmt.Sprintf("mail-freed/%s/%s/%d", w.Agent, w.Sender, w.Until)); err != nil {
+		if err := h.startMail(ctx, agent, w.Sender, fmt.Sprintf("mail-freed/%s/%s/%d", w.Agent, w.Sender, w.Until), w.Until); err != nil {
 			return err
 		}
 		if err := h.store.FreeMail(ctx, w); err != nil {

@@ -7,10 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/google/uuid"
-
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -32,11 +29,11 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	at := h.now().UnixMicro()
 	by := api.Principal{Kind: api.Creator}
 	session := agent.Session
-	run := runID(ctx, m.ID, by, agent.ID, m.Session)
+	id := messageID(ctx, m.ID, by, agent.ID, m.Session)
 	switch m.Session {
 	case "":
 	case sessionNew:
-		session = agent.ID + "-" + run
+		session = agent.ID + "-" + id.run
 	default:
 		s, err := h.store.Session(ctx, m.Session)
 		if err != nil {
@@ -53,9 +50,10 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		}
 		session = s.ID
 		if session == agent.Session { // the main session has the same runs whether it is named or not
-			run = runID(ctx, m.ID, by, agent.ID, "")
+			id = messageID(ctx, m.ID, by, agent.ID, "")
 		}
 	}
+	run := id.run
 	if m.ID != "" {
 		claimed, err := h.store.Claim(ctx, sqlstore.Key{Run: run, Content: m.Content, Mode: m.Mode, At: at})
 		if err != nil {
@@ -82,7 +80,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
 		By: by, Mode: m.Mode, AcceptedAt: at,
 	}
-	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, "run/"+run, cmd) }); err != nil {
+	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, id.message(), cmd) }); err != nil {
 		return api.Accepted{}, err
 	}
 	// The message is accepted. A crash from here on only loses the effect of its mode,
@@ -124,24 +122,3 @@ func checkMessage(m api.SendMessage) error {
 
 // sessionNew is the session name that requests a new session.
 const sessionNew = "new"
-
-// runID returns the id of a run. It derives from the idempotency key and its scope:
-// different callers, agents or sessions may use the same key for different messages.
-// Session "" is the main session. Without a key it derives from the id of the request, see
-// [newID].
-func runID(ctx context.Context, key string, by api.Principal, agent, session string) string {
-	if key == "" {
-		return newID(ctx)
-	}
-	scope := fmt.Sprintf("anima:message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key)
-	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(scope)).String()
-}
-
-// newID returns the id for what a request without an idempotency key creates. A request
-// that [bus.Call] repeats, because its answer was lost or late, has the same id.
-func newID(ctx context.Context) string {
-	if request := bus.RequestID(ctx); request != "" {
-		return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:request:"+request)).String()
-	}
-	return uuid.Must(uuid.NewV7()).String()
-}

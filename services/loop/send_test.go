@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -62,12 +64,53 @@ func TestRepeatedRequests(t *testing.T) {
 		if first == nil || again[c.field] != first {
 			t.Errorf("%s: the repeated request created %v, want %v", c.name, again[c.field], first)
 		}
+		if request := sent.Header.Get("Anima-Request"); c.field == "runId" && c.name != "import" && first != request {
+			t.Errorf("%s: the run is %v, want the id of the request, %s", c.name, first, request)
+		}
 		if next := ask[map[string]any](t, b, c.m)[c.field]; next == nil || next == first {
 			t.Errorf("%s: the next call created %v, as the first one did", c.name, next)
 		}
 		if err := requests.Unsubscribe(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestRepeatedRequestsDuringUpgrade tests that a message is accepted once when a replica of
+// the previous release, which gives its run another id, has accepted the request before.
+func TestRepeatedRequestsDuringUpgrade(t *testing.T) {
+	t.Parallel()
+	_, b, worlds := alive(t, 1)
+	nc, err := nats.Connect("", nats.InProcessServer(worlds[0].NATS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	m := api.SendMessage{Agent: "lucky", Content: "hello"}
+	body, err := api.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := uuid.Must(uuid.NewV7()).String()
+	run := uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:request:"+request)).String()
+	if err := b.Publish(t.Context(), "run/"+run, api.Run{
+		Run: run, Agent: "lucky", Session: "lucky-main", Kind: api.RunMessage, Content: "hello", By: api.Principal{Kind: api.Creator}, AcceptedAt: time.Now().UnixMicro(),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := nc.RequestMsg(&nats.Msg{Subject: m.Subject().String(), Header: nats.Header{"Anima-Request": {request}}, Data: body}, 20*time.Second)
+	if err != nil || answer.Header.Get("Nats-Service-Error-Code") != "" {
+		t.Fatalf("the repeated request: %v, %v", answer, err)
+	}
+	last := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "the last"})
+	var got []string
+	apptest.Next(t, ended, func(m api.LoopEnd) bool {
+		got = append(got, m.Run)
+		return m.Run == last.Run
+	})
+	if diff := cmp.Diff([]string{run, last.Run}, got); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/wait"
@@ -35,7 +33,7 @@ func (h *handlers) createSession(ctx context.Context, m api.CreateSession) (api.
 	}
 	id := newID(ctx)
 	if m.ID != "" {
-		id = uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:session:"+agent.ID+"/"+m.ID)).String()
+		id = hashed("session:" + agent.ID + "/" + m.ID)
 	}
 	session := agent.ID + "-" + id
 	if err := h.store.NewSession(ctx, session, agent.ID, h.now().UnixMicro()); err != nil {

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -149,9 +147,9 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	if err != nil {
 		return err
 	}
-	id := fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "wake/%s/%d", e.Key, w.At)))
+	id := eventID(fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "wake/%s/%d", e.Key, w.At))), w.At)
 	cmd := api.Run{
-		Run: uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+id)).String(), Agent: agent.ID, Session: agent.Session,
+		Run: id.run, Agent: agent.ID, Session: agent.Session,
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
 	}
 	over, err := h.store.Over(ctx, cmd.Run)
@@ -165,7 +163,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		if agent.State == api.StateDead {
 			err = h.store.HoldMail(ctx, agent.ID, w.By.Address, h.now().UnixMicro())
 		} else {
-			err = h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At))
+			err = h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At), w.At)
 		}
 		if err != nil {
 			return err
@@ -174,7 +172,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	}
 	if agent.State != api.StateDead {
 		err = failpoint.Do(bus.WithTraceParent(ctx, w.Trace), failpoint.LoopWakePublish, func(ctx context.Context) error {
-			return h.bus.Publish(ctx, "run/"+cmd.Run, cmd)
+			return h.bus.Publish(ctx, id.message(), cmd)
 		})
 		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
 			return err

@@ -1,0 +1,68 @@
+package loop
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
+)
+
+// runID is the id of a run with the id that the previous release derives from the same
+// message or wake. An id begins with its time where that is possible: the rows of a run
+// have keys that begin with it, in all services, and rows that are written together are
+// then on few pages of the indexes.
+type runID struct{ run, former string }
+
+// message returns the id under which the command of the run is published. It is the one
+// of the previous release: of two replicas that accept the same message or wake while
+// they have different releases, the queue takes one command.
+func (id runID) message() string { return "run/" + id.former }
+
+// messageID returns the id of the run of a message. It derives from the idempotency key
+// and its scope: different callers, agents or sessions may use the same key for different
+// messages. Session "" is the main session. Without a key it is the id of the request,
+// see [bus.RequestID], or a new one.
+func messageID(ctx context.Context, key string, by api.Principal, agent, session string) runID {
+	if key != "" {
+		id := hashed(fmt.Sprintf("message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key))
+		return runID{id, id}
+	}
+	id := runID{run: newID(ctx)}
+	id.former = id.run
+	if request, err := uuid.Parse(bus.RequestID(ctx)); err == nil && request.Version() == 7 {
+		id.run = request.String()
+	}
+	return id
+}
+
+// eventID returns the id of the run for an event, such as a wake, with a name that is the
+// same on every replica. at is the time of the event in Unix microseconds.
+func eventID(name string, at int64) runID {
+	id := runID{former: hashed(name)}
+	ordered := uuid.MustParse(id.former)
+	var ms [8]byte
+	binary.BigEndian.PutUint64(ms[:], uint64(max(0, time.UnixMicro(at).UnixMilli())))
+	copy(ordered[:6], ms[2:])
+	ordered[6] = ordered[6]&0x0f | 0x80 // version 8: a form of its own (RFC 9562, section 5.8)
+	id.run = ordered.String()
+	return id
+}
+
+// newID returns the id for what a request without an idempotency key creates. A request
+// that [bus.Call] repeats, because its answer was lost or late, has the same id.
+func newID(ctx context.Context) string {
+	if request := bus.RequestID(ctx); request != "" {
+		return hashed("request:" + request)
+	}
+	return uuid.Must(uuid.NewV7()).String()
+}
+
+// hashed returns the UUID of a name.
+func hashed(name string) string {
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:"+name)).String()
+}
