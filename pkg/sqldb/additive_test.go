@@ -11,6 +11,7 @@ import (
 var (
 	destroys = regexp.MustCompile(`(?i)\b(drop\s+(table|column)|rename\s+(to|column))\b`)
 	comments = regexp.MustCompile(`--[^\n]*`)
+	replaces = regexp.MustCompile(`(?i)\bdrop\s+table\s+(\w+);\s*alter\s+table\s+\w+\s+rename\s+to\s+(\w+);`)
 )
 
 // TestMigrationsAreAdditive checks that no migration removes what the previous release
@@ -32,7 +33,15 @@ func TestMigrationsAreAdditive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if found := destroys.FindString(comments.ReplaceAllString(string(text), "")); found != "" {
+		// A table may be replaced by one of the same name; a test of its store must check that
+		// the statements of the previous release still work.
+		sql := replaces.ReplaceAllStringFunc(comments.ReplaceAllString(string(text), ""), func(found string) string {
+			if names := replaces.FindStringSubmatch(found); names[1] != names[2] {
+				return found
+			}
+			return ""
+		})
+		if found := destroys.FindString(sql); found != "" {
 			t.Errorf("%s has %q: the release before this one may still need it", file, found)
 		}
 	}

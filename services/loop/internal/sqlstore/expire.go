@@ -64,7 +64,7 @@ func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64
 		return err
 	}
 	old, err := sqldb.All(ctx, tx, sqldb.Column[string],
-		`select id from episodic_memory where agent = $1 and created_at < $2 order by created_at, id limit 500`, agent, at-memory.EpisodeLife.Microseconds())
+		`select id from episodic_memory where agent = $1 and created_at < $2 order by created_at limit 500`, agent, at-memory.EpisodeLife.Microseconds())
 	for _, id := range old {
 		tx.Queue(ctx, `delete from episodic_memory where agent = $1 and id = $2`, agent, id)
 		unindex(ctx, tx, agent, memory.Episodic, id)

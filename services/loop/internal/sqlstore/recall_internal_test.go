@@ -25,7 +25,7 @@ func TestUnaskedPlan(t *testing.T) {
 	ordered := 0
 	for _, step := range steps {
 		switch {
-		case strings.HasSuffix(step, "COVERING INDEX episodic_memory_order (agent=?)"):
+		case step == "SEARCH t USING COVERING INDEX episodic_memory_order (agent=?)":
 			ordered++
 		case strings.Contains(step, "episodic_memory") && !strings.Contains(step, "EXISTS") && !strings.HasSuffix(step, "(agent=? AND id=?)"):
 			t.Errorf("the plan has %q", step)
