@@ -12,15 +12,15 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 )
 
-// runID is the id of a run with the id that the previous release derives from the same
-// message or wake. An id begins with its time where that is possible: the rows of a run
-// have keys that begin with it, in all services, and rows that are written together are
-// then on few pages of the indexes.
+// runID is the id of a run, and the id that the previous release derives from the same
+// message or wake. The keys of a run's rows begin with its id, in all services. So an id
+// begins with a time where a repetition can compute the same one: rows that are written
+// together are then on few pages of an index (docs/adr/0026-ids-begin-with-their-time.md).
 type runID struct{ run, former string }
 
-// message returns the id under which the command of the run is published. It is the one
-// of the previous release: of two replicas that accept the same message or wake while
-// they have different releases, the queue takes one command.
+// message returns the id of the message with the run's command. It is the one of the
+// previous release: when two replicas of different releases accept the same message or
+// wake, the queue stores one command.
 func (id runID) message() string { return "run/" + id.former }
 
 // messageID returns the id of the run of a message. It derives from the idempotency key
