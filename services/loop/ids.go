@@ -18,16 +18,16 @@ import (
 // together are then on few pages of an index (docs/adr/0026-ids-begin-with-their-time.md).
 type runID struct{ run, former string }
 
-// message returns the id of the message with the run's command. It is the one of the
+// messageID returns the id of the message with the run's command. It is the one of the
 // previous release: when two replicas of different releases accept the same message or
 // wake, the queue stores one command.
-func (id runID) message() string { return "run/" + id.former }
+func (id runID) messageID() string { return "run/" + id.former }
 
-// messageID returns the id of the run of a message. It derives from the idempotency key
+// runOfMessage returns the id of the run of a message. It derives from the idempotency key
 // and its scope: different callers, agents or sessions may use the same key for different
 // messages. Session "" is the main session. Without a key it is the id of the request,
 // see [bus.RequestID], or a new one.
-func messageID(ctx context.Context, key string, by api.Principal, agent, session string) runID {
+func runOfMessage(ctx context.Context, key string, by api.Principal, agent, session string) runID {
 	if key != "" {
 		id := hashed(fmt.Sprintf("message:%q %q %q %q %q", by.Kind, by.Address, agent, session, key))
 		return runID{id, id}
@@ -40,9 +40,9 @@ func messageID(ctx context.Context, key string, by api.Principal, agent, session
 	return id
 }
 
-// eventID returns the id of the run for an event, such as a wake, with a name that is the
+// runOfEvent returns the id of the run for an event, such as a wake, with a name that is the
 // same on every replica. at is the time of the event in Unix microseconds.
-func eventID(name string, at int64) runID {
+func runOfEvent(name string, at int64) runID {
 	id := runID{former: hashed(name)}
 	ordered := uuid.MustParse(id.former)
 	var ms [8]byte

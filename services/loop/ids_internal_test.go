@@ -8,33 +8,33 @@ import (
 	"github.com/google/uuid"
 )
 
-// TestEventIDs tests that the ids of events have the order of their times, that the same
+// TestRunsOfEvents tests that the ids of events have the order of their times, that the same
 // event has the same id, and that other events at the same time have others.
-func TestEventIDs(t *testing.T) {
+func TestRunsOfEvents(t *testing.T) {
 	t.Parallel()
 	const millisecond, noon = 1000, int64(1_795_953_600_000_000)
 	var ids []string
 	for i := range int64(5) {
-		ids = append(ids, eventID("wake", noon+i*millisecond).run)
+		ids = append(ids, runOfEvent("wake", noon+i*millisecond).run)
 	}
 	if !slices.IsSorted(ids) || len(slices.Compact(slices.Clone(ids))) != len(ids) {
 		t.Errorf("ids of consecutive milliseconds are not in order: %q", ids)
 	}
-	first := eventID("wake", noon)
+	first := runOfEvent("wake", noon)
 	if diff := cmp.Diff(ids[0], first.run); diff != "" {
 		t.Errorf("the same event (-first +again):\n%s", diff)
 	}
-	if other := eventID("other", noon); other.run == first.run || other.former == first.former {
+	if other := runOfEvent("other", noon); other.run == first.run || other.former == first.former {
 		t.Errorf("another event at the same time has the id %v of the first", other)
 	}
 	if u, err := uuid.Parse(first.run); err != nil || u.Version() != 8 || u.Variant() != uuid.RFC4122 {
 		t.Errorf("id %s: version %d, variant %v, error %v, want a UUID of version 8", first.run, u.Version(), u.Variant(), err)
 	}
-	if got, want := first.message(), "run/"+uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:wake")).String(); got != want {
+	if got, want := first.messageID(), "run/"+uuid.NewSHA1(uuid.NameSpaceURL, []byte("anima:wake")).String(); got != want {
 		t.Errorf("message id %s, want %s, as in the previous release", got, want)
 	}
 	for _, at := range []int64{0, -1} {
-		if id := eventID("wake", at).run; id[:13] != "00000000-0000" {
+		if id := runOfEvent("wake", at).run; id[:13] != "00000000-0000" {
 			t.Errorf("at %d: %s, want one that begins with zeros", at, id)
 		}
 	}

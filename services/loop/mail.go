@@ -39,7 +39,7 @@ func isMail(w api.Wake) bool {
 // creation of the session and the publish leaves an empty session. A full queue is not an
 // error, because each run in it starts the next one at its end.
 func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string, at int64) error {
-	id, now := eventID(name, at), h.now().UnixMicro()
+	id, now := runOfEvent(name, at), h.now().UnixMicro()
 	if over, err := h.store.Over(ctx, id.run); err != nil || over { // a server that crashed has restored the wake
 		return err
 	}
@@ -50,7 +50,7 @@ func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name 
 		Run: id.run, Agent: agent.ID, Session: agent.Mail, Kind: api.RunMail,
 		Content: "mail from " + sender, By: api.Principal{Kind: api.Peer, Address: sender}, AcceptedAt: now,
 	}
-	err := failpoint.Do(ctx, failpoint.LoopWakePublish, func(ctx context.Context) error { return h.bus.Publish(ctx, id.message(), cmd) })
+	err := failpoint.Do(ctx, failpoint.LoopWakePublish, func(ctx context.Context) error { return h.bus.Publish(ctx, id.messageID(), cmd) })
 	if api.ReasonOf(err) == api.ReasonLimit {
 		return nil
 	}

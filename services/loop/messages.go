@@ -29,7 +29,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	at := h.now().UnixMicro()
 	by := api.Principal{Kind: api.Creator}
 	session := agent.Session
-	id := messageID(ctx, m.ID, by, agent.ID, m.Session)
+	id := runOfMessage(ctx, m.ID, by, agent.ID, m.Session)
 	switch m.Session {
 	case "":
 	case sessionNew:
@@ -50,7 +50,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		}
 		session = s.ID
 		if session == agent.Session { // the main session has the same runs whether it is named or not
-			id = messageID(ctx, m.ID, by, agent.ID, "")
+			id = runOfMessage(ctx, m.ID, by, agent.ID, "")
 		}
 	}
 	run := id.run
@@ -80,7 +80,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
 		By: by, Mode: m.Mode, AcceptedAt: at,
 	}
-	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, id.message(), cmd) }); err != nil {
+	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, id.messageID(), cmd) }); err != nil {
 		return api.Accepted{}, err
 	}
 	// The message is accepted. A crash from here on only loses the effect of its mode,

@@ -147,7 +147,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	if err != nil {
 		return err
 	}
-	id := eventID(fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "wake/%s/%d", e.Key, w.At))), w.At)
+	id := runOfEvent(fmt.Sprintf("%x", sha256.Sum256(fmt.Appendf(nil, "wake/%s/%d", e.Key, w.At))), w.At)
 	cmd := api.Run{
 		Run: id.run, Agent: agent.ID, Session: agent.Session,
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
@@ -172,7 +172,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 	}
 	if agent.State != api.StateDead {
 		err = failpoint.Do(bus.WithTraceParent(ctx, w.Trace), failpoint.LoopWakePublish, func(ctx context.Context) error {
-			return h.bus.Publish(ctx, id.message(), cmd)
+			return h.bus.Publish(ctx, id.messageID(), cmd)
 		})
 		if err != nil && api.ReasonOf(err) != api.ReasonLimit {
 			return err
