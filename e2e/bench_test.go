@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -66,10 +67,11 @@ func BenchmarkTurn(b *testing.B) {
 				l := newLoad(b, sessions, o)
 				bones := newSkeleton(b, l, profile.replicas)
 				b.ResetTimer()
-				before, beside, committed := processorTime(b), database(), commits(b, l)
+				before, beside, committed, read := processorTime(b), database(), commits(b, l), reads(b)
 				took, elapsed := l.run(b.N)
 				cpu, beside := processorTime(b)-before, database()-beside
 				b.StopTimer()
+				b.ReportMetric(float64(reads(b)-read)/2/float64(len(took)), "reads/turn")
 				together := (commits(b, l) - committed) / 2 / float64(len(took))
 				slices.Sort(took)
 				median := took[len(took)/2]
@@ -219,6 +221,21 @@ func processorTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// reads returns the number of system calls of the process that read, also from connections
+// (proc_pid_io(5)). Most of them read pages of SQLite's files.
+func reads(b *testing.B) (n int64) {
+	b.Helper()
+	io, err := os.ReadFile("/proc/self/io")
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(io), "syscr: ")
+	if _, err := fmt.Sscan(after, &n); err != nil {
+		b.Fatal(err)
+	}
+	return n
 }
 
 // load is a suite with agents that run the load of the benchmarks.

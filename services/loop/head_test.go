@@ -30,12 +30,7 @@ func TestMessagesFollowEachOther(t *testing.T) {
 // delivered returns the number of deliveries from the queue of runs.
 func delivered(t *testing.T, server nats.InProcessConnProvider) uint64 {
 	t.Helper()
-	nc, err := nats.Connect("", nats.InProcessServer(server))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
+	js, err := jetstream.New(connected(t, server))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,4 +43,15 @@ func delivered(t *testing.T, server nats.InProcessConnProvider) uint64 {
 		t.Fatal(err)
 	}
 	return info.Delivered.Consumer
+}
+
+// connected returns a connection that is closed at the end of the test.
+func connected(t *testing.T, server nats.InProcessConnProvider) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
 }

@@ -23,6 +23,16 @@ type runID struct{ run, former string }
 // wake, the queue stores one command.
 func (id runID) messageID() string { return "run/" + id.former }
 
+// over reports whether a run has ended under either id: a replica of the previous release
+// may have executed it.
+func (h *handlers) over(ctx context.Context, id runID) (bool, error) {
+	over, err := h.store.Over(ctx, id.run)
+	if err != nil || over {
+		return over, err
+	}
+	return h.store.Over(ctx, id.former)
+}
+
 // runOfMessage returns the id of the run of a message. It derives from the idempotency key
 // and its scope: different callers, agents or sessions may use the same key for different
 // messages. Session "" is the main session. Without a key it is the id of the request,

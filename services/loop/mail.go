@@ -40,7 +40,7 @@ func isMail(w api.Wake) bool {
 // error, because each run in it starts the next one at its end.
 func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name string, at int64) error {
 	id, now := runOfEvent(name, at), h.now().UnixMicro()
-	if over, err := h.store.Over(ctx, id.run); err != nil || over { // a server that crashed has restored the wake
+	if over, err := h.over(ctx, id); err != nil || over { // a server that crashed has restored the wake
 		return err
 	}
 	if err := h.store.NewSession(ctx, agent.Mail, agent.ID, now); err != nil {

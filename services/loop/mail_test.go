@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strconv"
@@ -169,6 +170,58 @@ func TestMailOfADeadAgent(t *testing.T) {
 	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
 	state(api.StateSleeping)
 	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359", "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed")
+}
+
+// TestRestoredWakes tests that a wake, also one for mail, which a crashed server restored
+// starts no run if that run has ended, also if the previous release gave it another id.
+func TestRestoredWakes(t *testing.T) {
+	t.Parallel()
+	for _, by := range []api.Principal{{Kind: api.HeartbeatKind}, {Kind: api.Peer, Address: bobby}} {
+		for _, ended := range []func(runID) string{
+			func(runID) string { return "" },
+			func(id runID) string { return id.run },
+			func(id runID) string { return id.former },
+		} {
+			t.Run(string(by.Kind), func(t *testing.T) {
+				t.Parallel()
+				h := post(t, &mailbox{})
+				ctx := t.Context()
+				wake := api.Wake{Agent: "ada", Cause: inboxCause + "1", By: by, At: time.Now().UnixMicro()}
+				key := api.WakeKey("ada", wake.Cause)
+				name, session := fmt.Sprintf("wake/%s/%d", key, wake.At), sqlstore.MailSession("ada")
+				if by.Kind != api.Peer {
+					name, session = fmt.Sprintf("%x", sha256.Sum256([]byte(name))), "ada-main"
+				}
+				want := 1
+				if run := ended(runOfEvent(name, wake.At)); run != "" {
+					want = 0
+					cmd := api.Run{Run: run, Agent: "ada", Session: session, Kind: api.RunWake, By: by, AcceptedAt: wake.At}
+					if err := h.store.NewSession(ctx, session, "ada", wake.At); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := h.store.Drop(ctx, engine.End{Run: cmd, Input: engine.Input{By: by}, At: wake.At, Outcome: api.OutcomeDropped}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := h.wakes.Create(ctx, key, wake, 0); err != nil {
+					t.Fatal(err)
+				}
+				e, err := h.wakes.Get(ctx, key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := h.wake(ctx, e); err != nil {
+					t.Fatal(err)
+				}
+				if all, err := h.queue.All(ctx, session); err != nil || len(all) != want {
+					t.Errorf("%d runs are queued, %v; want %d", len(all), err, want)
+				}
+				if _, err := h.wakes.Get(ctx, key); api.CodeOf(err) != api.NotFound {
+					t.Errorf("the wake after it was handled: %v, want not_found", err)
+				}
+			})
+		}
+	}
 }
 
 // TestMailOfADeletedAgent tests that held mail of a deleted agent does not block the

@@ -21,11 +21,7 @@ import (
 func TestRepeatedRequests(t *testing.T) {
 	t.Parallel()
 	_, b, worlds := alive(t, 2)
-	nc, err := nats.Connect("", nats.InProcessServer(worlds[0].NATS))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := connected(t, worlds[0].NATS)
 	lines := []string{
 		`{"role":"user","content":"hi","timestamp":"2026-11-21T08:00:00.000Z"}`,
 		`{"role":"assistant","content":"hello","timestamp":"2026-11-21T08:00:01.000Z"}`,
@@ -81,11 +77,7 @@ func TestRepeatedRequests(t *testing.T) {
 func TestRepeatedRequestsDuringUpgrade(t *testing.T) {
 	t.Parallel()
 	_, b, worlds := alive(t, 1)
-	nc, err := nats.Connect("", nats.InProcessServer(worlds[0].NATS))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc := connected(t, worlds[0].NATS)
 	ended := apptest.Watch[api.LoopEnd](t, b)
 	m := api.SendMessage{Agent: "lucky", Content: "hello"}
 	body, err := api.Encode(m)

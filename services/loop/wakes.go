@@ -152,7 +152,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		Run: id.run, Agent: agent.ID, Session: agent.Session,
 		Kind: api.RunWake, Content: w.Reason, Cause: w.Cause, By: w.By, AcceptedAt: h.now().UnixMicro(),
 	}
-	over, err := h.store.Over(ctx, cmd.Run)
+	over, err := h.over(ctx, id)
 	switch {
 	case err != nil:
 		return err

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -106,6 +107,28 @@ func open(t testing.TB, url string, opts sqldb.Options, migrations fs.FS) *sqldb
 		t.Fatal(err)
 	}
 	return db
+}
+
+// Before returns the migrations whose names sort before a name: the schema of an earlier
+// release.
+func Before(t testing.TB, migrations fs.FS, name string) fs.FS {
+	t.Helper()
+	earlier := fstest.MapFS{}
+	files, err := fs.Glob(migrations, "*.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if file >= name {
+			continue
+		}
+		text, err := fs.ReadFile(migrations, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		earlier[file] = &fstest.MapFile{Data: text}
+	}
+	return earlier
 }
 
 func unique() string { return "test_" + strings.ToLower(rand.Text()) }

@@ -2,10 +2,8 @@ package sqlstore_test
 
 import (
 	"fmt"
-	"io/fs"
 	"slices"
 	"testing"
-	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -21,18 +19,7 @@ import (
 // before: the statements are those of the previous release, too.
 func TestClusteredEpisodes(t *testing.T) {
 	t.Parallel()
-	all, previous := sqlstore.Migrations(), fstest.MapFS{}
-	files, err := fs.ReadDir(all, ".")
-	must(t, err)
-	for _, f := range files {
-		if f.Name() >= "0017" {
-			continue
-		}
-		text, err := fs.ReadFile(all, f.Name())
-		must(t, err)
-		previous[f.Name()] = &fstest.MapFile{Data: text}
-	}
-	sqldbtest.Each(t, previous, func(t *testing.T, db *sqldb.DB) {
+	sqldbtest.Each(t, sqldbtest.Before(t, sqlstore.Migrations(), "0017"), func(t *testing.T, db *sqldb.DB) {
 		s := sqlstore.Memory{Store: stored(t, db)}
 		reach := func(name string) {
 			t.Helper()
@@ -56,7 +43,7 @@ func TestClusteredEpisodes(t *testing.T) {
 		if len(wantColumns) != 13 || len(want) != 30 {
 			t.Fatalf("%d columns and %d episodes before the migration, want 13 and 30", len(wantColumns), len(want))
 		}
-		must(t, sqldb.Migrate(t.Context(), db, all))
+		must(t, sqldb.Migrate(t.Context(), db, sqlstore.Migrations()))
 		if diff := cmp.Diff(wantColumns, columns()); diff != "" {
 			t.Errorf("columns (-before +after):\n%s", diff)
 		}

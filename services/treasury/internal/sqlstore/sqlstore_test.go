@@ -2,12 +2,10 @@ package sqlstore_test
 
 import (
 	"context"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -87,32 +85,11 @@ func forms(db *sqldb.DB) map[string]ledger.Store {
 	return map[string]ledger.Store{"lean rows": sqlstore.New(db, nil), "rows of the release before": &older{db}}
 }
 
-// before returns the migrations whose names sort before a name.
-func before(t *testing.T, name string) fs.FS {
-	t.Helper()
-	all, some := sqlstore.Migrations(), fstest.MapFS{}
-	files, err := fs.ReadDir(all, ".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		if f.IsDir() || f.Name() >= name {
-			continue
-		}
-		text, err := fs.ReadFile(all, f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		some[f.Name()] = &fstest.MapFile{Data: text}
-	}
-	return some
-}
-
 // TestUpgrade checks that a ledger of the previous release is read, verified, listed and
 // continued.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	sqldbtest.Each(t, before(t, "0005"), func(t *testing.T, db *sqldb.DB) {
+	sqldbtest.Each(t, sqldbtest.Before(t, sqlstore.Migrations(), "0005"), func(t *testing.T, db *sqldb.DB) {
 		ctx := t.Context()
 		was := written(t, &older{db})
 		want, _, err := was.Transactions(ctx, "", 0, 100)
