@@ -123,7 +123,7 @@ func TestCrashMatrix(t *testing.T) {
 					if !v.fired && len(v.faults) == 0 {
 						n++
 						if isCommon(c.point.Name) {
-							c.pass = (c.pass + 1) / 2
+							c.pass = (c.pass + 3) / 4
 						}
 						v = w.crash(t, c, fmt.Sprintf("W%dC%d", i, n))
 					}

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 // watched is a process of the whole suite and samples of its resources.
@@ -188,14 +189,20 @@ func (d *watched) steady(slack int64) {
 	}
 }
 
-// settled waits until the ledger verifies and has no active hold. Verification after an
-// hour of load takes long.
+// settled waits until the ledger verifies and has no active hold. The verification is the
+// streamed one: after an hour of load it takes longer than a request may.
 func (d *watched) settled() {
 	d.t.Helper()
 	var report api.LedgerReport
 	if !until(d.t.Context(), time.Minute, func() bool {
-		report = wanted[api.LedgerReport](d, api.VerifyLedger{})
-		return report.OK && report.ActiveHolds == 0
+		ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Minute)
+		defer cancel()
+		var err error
+		report, err = bus.CallStream[api.VerifyProgress, api.LedgerReport](ctx, d.w.bus, api.VerifyLedgerV2{}, func(api.VerifyProgress) error { return nil })
+		if err != nil && api.CodeOf(err) != api.Unavailable {
+			d.t.Fatal(err)
+		}
+		return err == nil && report.OK && report.ActiveHolds == 0
 	}) {
 		d.t.Errorf("ledger: %+v", report)
 	}

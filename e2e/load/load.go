@@ -249,7 +249,9 @@ func (l *load) audit(ctx context.Context, agents []api.Agent) error {
 		}
 	}
 	l.sum.audit(entries, l.runs)
-	report, err := again(ctx, l.patience, ask[api.LedgerReport](l.bus, api.VerifyLedger{}))
+	report, err := repeat(ctx, l.patience, l.patience, func(ctx context.Context) (api.LedgerReport, error) {
+		return bus.CallStream[api.VerifyProgress, api.LedgerReport](ctx, l.bus, api.VerifyLedgerV2{}, func(api.VerifyProgress) error { return nil })
+	})
 	if err != nil {
 		return fmt.Errorf("verify the ledger: %w", err)
 	}
