@@ -59,7 +59,8 @@ type ToolCall struct {
 type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
-	Schema      json.RawMessage `json:"schema"` // JSON Schema of the arguments
+	Schema      json.RawMessage `json:"schema"`           // JSON Schema of the arguments
+	Strict      bool            `json:"strict,omitempty"` // the provider has to keep the arguments to the schema
 }
 
 // The finish of a completion, in [Completion.Finish]. A value of the provider that is

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -451,6 +452,27 @@ func TestRefusedIsNotAskedElsewhere(t *testing.T) {
 	}
 }
 
+// refusing returns an address that refuses connections until the test ends. Its port is bound, so that
+// no other process can listen on it.
+func refusing(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) }) // nothing was written
+	syscall.CloseOnExec(fd)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	bound, err := syscall.Getsockname(fd)
+	v4, ok := bound.(*syscall.SockaddrInet4)
+	if err != nil || !ok {
+		t.Fatalf("the address of the socket: %v, %v", bound, err)
+	}
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(v4.Port))
+}
+
 // TestUnreachable checks an address without a server: within seconds, the caller gets an
 // error that names the setting of the address.
 func TestUnreachable(t *testing.T) {
@@ -461,14 +483,7 @@ func TestUnreachable(t *testing.T) {
 	} {
 		t.Run(setting, func(t *testing.T) {
 			t.Parallel()
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			host := "http://" + l.Addr().String()
-			if err := l.Close(); err != nil {
-				t.Fatal(err)
-			}
+			host := "http://" + refusing(t)
 			if env != nil {
 				env["OLLAMA_HOST"] = host
 			}

@@ -103,6 +103,9 @@ func EncodeTools(tools []api.Tool) ([]byte, error) {
 			}
 			out = append(append(out, `,"parameters":`...), t.Schema...)
 		}
+		if t.Strict {
+			out = append(out, `,"strict":true`...)
+		}
 		out = append(out, `}}`...)
 	}
 	return append(out, ']'), nil
@@ -220,6 +223,7 @@ func DecodeTools(tools []byte) ([]api.Tool, error) {
 			Name        string          `json:"name"`
 			Description string          `json:"description"`
 			Parameters  json.RawMessage `json:"parameters"`
+			Strict      bool            `json:"strict"`
 		} `json:"function"`
 	}
 	if err := json.Unmarshal(tools, &all); err != nil {
@@ -227,7 +231,7 @@ func DecodeTools(tools []byte) ([]api.Tool, error) {
 	}
 	out := make([]api.Tool, len(all))
 	for i, t := range all {
-		out[i] = api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters}
+		out[i] = api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: t.Function.Parameters, Strict: t.Function.Strict}
 	}
 	return out, nil
 }

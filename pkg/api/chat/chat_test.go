@@ -51,9 +51,9 @@ func TestEncode(t *testing.T) {
 
 func TestEncodeTools(t *testing.T) {
 	t.Parallel()
-	tools := []api.Tool{{Name: "exec", Description: "Run\nit.", Schema: []byte(`{"type": "object"}`)}, {Name: "look"}}
+	tools := []api.Tool{{Name: "exec", Description: "Run\nit.", Schema: []byte(`{"type": "object"}`)}, {Name: "look", Strict: true}}
 	got, err := chat.EncodeTools(tools)
-	want := `[{"type":"function","function":{"name":"exec","description":"Run\nit.","parameters":{"type": "object"}}},{"type":"function","function":{"name":"look"}}]`
+	want := `[{"type":"function","function":{"name":"exec","description":"Run\nit.","parameters":{"type": "object"}}},{"type":"function","function":{"name":"look","strict":true}}]`
 	if err != nil || string(got) != want {
 		t.Errorf("got %s, %v; want %s", got, err, want)
 	}

@@ -31,6 +31,10 @@ func Check(r Request) *Error {
 		return wrong(string(r.TokenParam), "the output limit must be at least 1")
 	case r.StreamOptions && !r.Stream:
 		return wrong("stream_options", "the 'stream_options' parameter is only allowed when 'stream' is enabled")
+	case len(r.Stop) > 4:
+		return wrong("stop", "at most 4 stop sequences are allowed")
+	case r.SingleCall && len(r.Tools) == 0:
+		return wrong("parallel_tool_calls", "'parallel_tool_calls' is only allowed when 'tools' are specified")
 	case r.ToolChoice && len(r.Tools) == 0:
 		return wrong("tool_choice", "'tool_choice' is only allowed when 'tools' are specified")
 	}

@@ -6,6 +6,7 @@ package openaitest
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -90,6 +91,19 @@ func (r *Request) field(name string, v gjson.Result) error {
 	case "temperature":
 		r.Temperature = new(float64)
 		return strictjson.Value(v, r.Temperature)
+	case "frequency_penalty":
+		r.FrequencyPenalty = new(float64)
+		return strictjson.Value(v, r.FrequencyPenalty)
+	case "presence_penalty":
+		r.PresencePenalty = new(float64)
+		return strictjson.Value(v, r.PresencePenalty)
+	case "stop":
+		return json.Unmarshal([]byte(v.Raw), &r.Stop)
+	case "parallel_tool_calls":
+		several := true
+		err := strictjson.Value(v, &several)
+		r.SingleCall = !several
+		return err
 	case "response_format":
 		r.ResponseFormat = []byte(v.Raw)
 		_, err := provider.FormatOf(r.ResponseFormat)
@@ -201,6 +215,8 @@ func (r *Request) tool(v gjson.Result) error {
 		case "parameters":
 			t.Schema = []byte(v.Raw)
 			return nil
+		case "strict":
+			return strictjson.Value(v, &t.Strict)
 		}
 		return errUnknown
 	})

@@ -99,14 +99,17 @@ type Request struct {
 // Options are the settings of a call that callers of the HTTP surfaces choose. Zero values
 // are not sent. An adapter leaves out what its protocol does not have.
 type Options struct {
-	Temperature    *float64
-	TopP           *float64
-	Seed           *int64
-	Stop           []string        // texts that end the answer
-	ToolChoice     string          // one of the constants, or a tool's name after [OneTool]; "" is auto
-	SingleCall     bool            // at most one tool call in an answer
-	ResponseFormat json.RawMessage // a [Format] in OpenAI's form; empty: a text
-	Effort         string          // of reasoning, in OpenAI's words: minimal, low, medium, high, …
+	Temperature      *float64
+	TopP             *float64
+	TopK             *int64   // of Anthropic's protocol
+	FrequencyPenalty *float64 // of chat completions, as PresencePenalty
+	PresencePenalty  *float64
+	Seed             *int64
+	Stop             []string        // texts that end the answer
+	ToolChoice       string          // one of the constants, or a tool's name after [OneTool]; "" is auto
+	SingleCall       bool            // at most one tool call in an answer
+	ResponseFormat   json.RawMessage // a [Format] in OpenAI's form; empty: a text
+	Effort           string          // of reasoning, in OpenAI's words: minimal, low, medium, high, …
 }
 
 // The values of [Options.ToolChoice].

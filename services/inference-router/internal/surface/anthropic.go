@@ -29,6 +29,7 @@ type anthropicRequest struct {
 	} `json:"tool_choice"`
 	Temperature *float64 `json:"temperature"`
 	TopP        *float64 `json:"top_p"`
+	TopK        *int64   `json:"top_k"`
 	Stop        []string `json:"stop_sequences"`
 	Output      struct {
 		Effort string `json:"effort"`
@@ -37,10 +38,16 @@ type anthropicRequest struct {
 			Schema json.RawMessage `json:"schema"`
 		} `json:"format"`
 	} `json:"output_config"`
+	Thinking struct {
+		Type   string `json:"type"`
+		Budget int64  `json:"budget_tokens"`
+	} `json:"thinking"`
 	Metadata struct {
 		UserID string `json:"user_id"`
 	} `json:"metadata"`
-	Stream bool `json:"stream"`
+	Container  json.RawMessage   `json:"container"`
+	MCPServers []json.RawMessage `json:"mcp_servers"`
+	Stream     bool              `json:"stream"`
 }
 
 type anthropicTurn struct {
@@ -53,6 +60,7 @@ type anthropicTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"input_schema"`
+	Strict      bool            `json:"strict"`
 }
 
 // anthropicBlock is a content block, in requests and in answers.
@@ -83,7 +91,7 @@ func (Anthropic) Read(body []byte) (Request, error) {
 	}
 	out := Request{
 		Model: in.Model, MaxTokens: in.MaxTokens, User: in.Metadata.UserID, Stream: in.Stream,
-		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Stop: in.Stop, Effort: in.Output.Effort},
+		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, TopK: in.TopK, Stop: in.Stop, Effort: in.effort()},
 	}
 	if err := checkEffort(in.Output.Effort); err != nil {
 		return out, err
@@ -102,6 +110,8 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		return out, invalid("max_tokens: at least 1 is required")
 	case len(in.Messages) == 0:
 		return out, invalid("messages: at least one message is required")
+	case len(in.MCPServers) > 0 || len(notNull(in.Container)) > 0:
+		return out, invalid("mcp_servers and container are not supported: tools of the server are not executed")
 	}
 	blocks, err := blocksOf(in.System)
 	if err != nil {
@@ -124,7 +134,7 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		if t.Type != "" && t.Type != "custom" || t.Name == "" {
 			return out, invalid("tools.%d: a custom tool with a name is needed, tools of the server are not supported", i)
 		}
-		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.InputSchema)})
+		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.InputSchema), Strict: t.Strict})
 	}
 	if c := in.ToolChoice; c != nil {
 		out.Options.SingleCall = c.Single
@@ -140,6 +150,26 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		}
 	}
 	return out, nil
+}
+
+// Budgets of thinking, in tokens, from which the effort is medium and high.
+const (
+	mediumThinking = 2048
+	highThinking   = 4096
+)
+
+// effort returns the effort of reasoning: the one that the request names, or else that of
+// its budget for thinking. Adaptive thinking leaves it to the model.
+func (r anthropicRequest) effort() string {
+	switch {
+	case r.Output.Effort != "" || r.Thinking.Type != "enabled":
+		return r.Output.Effort
+	case r.Thinking.Budget >= highThinking:
+		return "high"
+	case r.Thinking.Budget >= mediumThinking:
+		return "medium"
+	}
+	return "low"
 }
 
 // blocksOf returns the blocks of a content, which is a text or a list of blocks.

@@ -26,8 +26,12 @@ type openAIPart struct {
 // The role developer is that of the system.
 func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
 	out := api.ChatMessage{Role: role}
-	if role == "developer" {
+	switch role {
+	case provider.System, provider.User, provider.Assistant, provider.ToolRole:
+	case "developer":
 		out.Role = provider.System
+	default:
+		return out, fmt.Errorf("role %.40q is none of system, developer, user, assistant, tool", role)
 	}
 	if len(notNull(raw)) == 0 || json.Unmarshal(raw, &out.Content) == nil {
 		return out, nil

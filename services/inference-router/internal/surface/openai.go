@@ -2,6 +2,7 @@ package surface
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -22,6 +23,8 @@ type openAIRequest struct {
 	MaxCompletionTokens int64           `json:"max_completion_tokens"`
 	Temperature         *float64        `json:"temperature"`
 	TopP                *float64        `json:"top_p"`
+	FrequencyPenalty    *float64        `json:"frequency_penalty"`
+	PresencePenalty     *float64        `json:"presence_penalty"`
 	Seed                *int64          `json:"seed"`
 	Stop                json.RawMessage `json:"stop"`
 	ResponseFormat      json.RawMessage `json:"response_format"`
@@ -32,6 +35,37 @@ type openAIRequest struct {
 	StreamOptions       struct {
 		IncludeUsage bool `json:"include_usage"`
 	} `json:"stream_options"`
+
+	openAIUnsupported
+}
+
+// openAIUnsupported has the fields of features that the router does not have.
+type openAIUnsupported struct {
+	Logprobs         bool                       `json:"logprobs"`
+	TopLogprobs      int                        `json:"top_logprobs"`
+	LogitBias        map[string]json.RawMessage `json:"logit_bias"`
+	Functions        []json.RawMessage          `json:"functions"`
+	FunctionCall     json.RawMessage            `json:"function_call"`
+	Audio            json.RawMessage            `json:"audio"`
+	Modalities       []string                   `json:"modalities"`
+	WebSearchOptions json.RawMessage            `json:"web_search_options"`
+}
+
+// refusal returns the error for a request that uses one of the features.
+func (u openAIUnsupported) refusal() error {
+	switch {
+	case u.Logprobs || u.TopLogprobs > 0:
+		return invalid("logprobs is not supported")
+	case len(u.LogitBias) > 0:
+		return invalid("logit_bias is not supported: it has the tokens of one model, and another one may answer")
+	case len(u.Functions) > 0 || len(notNull(u.FunctionCall)) > 0:
+		return invalid("functions and function_call are not supported: use tools and tool_choice")
+	case len(notNull(u.Audio)) > 0 || slices.ContainsFunc(u.Modalities, func(m string) bool { return m != "text" }):
+		return invalid("audio and modalities other than text are not supported")
+	case len(notNull(u.WebSearchOptions)) > 0:
+		return invalid("web_search_options is not supported: tools of the server are not executed")
+	}
+	return nil
 }
 
 type openAIMessage struct {
@@ -58,6 +92,7 @@ type openAITool struct {
 		Name        string          `json:"name"`
 		Description string          `json:"description"`
 		Parameters  json.RawMessage `json:"parameters"`
+		Strict      bool            `json:"strict"`
 	} `json:"function"`
 }
 
@@ -69,7 +104,9 @@ func (OpenAI) Read(body []byte) (Request, error) {
 	}
 	out := Request{
 		Model: in.Model, MaxTokens: max(in.MaxCompletionTokens, in.MaxTokens), User: in.User, Stream: in.Stream, Usage: in.StreamOptions.IncludeUsage,
-		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, Seed: in.Seed, Effort: in.Effort},
+		Options: provider.Options{
+			Temperature: in.Temperature, TopP: in.TopP, FrequencyPenalty: in.FrequencyPenalty, PresencePenalty: in.PresencePenalty, Seed: in.Seed, Effort: in.Effort,
+		},
 	}
 	switch {
 	case in.Model == "":
@@ -80,6 +117,9 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		return out, invalid("n is %d: one answer can be requested at a time", in.N)
 	case in.MaxTokens < 0 || in.MaxCompletionTokens < 0:
 		return out, invalid("the output limit cannot be negative")
+	}
+	if err := in.refusal(); err != nil {
+		return out, err
 	}
 	if in.ParallelToolCalls != nil && !*in.ParallelToolCalls {
 		out.Options.SingleCall = true
@@ -101,7 +141,7 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		if t.Type != "function" || t.Function.Name == "" {
 			return out, invalid("tools[%d]: a function with a name is needed", i)
 		}
-		out.Tools = append(out.Tools, api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: notNull(t.Function.Parameters)})
+		out.Tools = append(out.Tools, api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: notNull(t.Function.Parameters), Strict: t.Function.Strict})
 	}
 	format, err := provider.FormatOf(in.ResponseFormat)
 	if err != nil {

@@ -3,6 +3,7 @@ package surface
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -29,6 +30,9 @@ type responsesRequest struct {
 	Background         bool            `json:"background"`
 	PreviousResponseID string          `json:"previous_response_id"`
 	Conversation       json.RawMessage `json:"conversation"`
+	Prompt             json.RawMessage `json:"prompt"`
+	TopLogprobs        int             `json:"top_logprobs"`
+	Include            []string        `json:"include"`
 	Reasoning          struct {
 		Effort string `json:"effort"`
 	} `json:"reasoning"`
@@ -42,6 +46,7 @@ type responsesTool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	Parameters  json.RawMessage `json:"parameters"`
+	Strict      bool            `json:"strict"`
 }
 
 // responsesInput is one item of a conversation: a message, a call or its result.
@@ -74,12 +79,16 @@ func (Responses) Read(body []byte) (Request, error) {
 		return out, invalid("background is not supported")
 	case in.PreviousResponseID != "" || len(notNull(in.Conversation)) > 0:
 		return out, invalid("previous_response_id and conversation are not supported, because responses are not stored: send the whole conversation as input")
+	case len(notNull(in.Prompt)) > 0:
+		return out, invalid("prompt is not supported, because prompts are not stored: send instructions and input")
+	case in.TopLogprobs > 0 || slices.Contains(in.Include, "message.output_text.logprobs"):
+		return out, invalid("logprobs are not supported")
 	}
 	for i, t := range in.Tools {
 		if t.Type != "function" || t.Name == "" {
 			return out, invalid("tools[%d]: a function with a name is needed", i)
 		}
-		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters)})
+		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters), Strict: t.Strict})
 	}
 	if err := checkEffort(in.Reasoning.Effort); err != nil {
 		return out, err

@@ -36,7 +36,7 @@ func TestResponsesRead(t *testing.T) {
 	}
 	want := surface.Request{
 		Model: "m", MaxTokens: 7, User: "lucky",
-		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"type":"object"}`)}},
+		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"type":"object"}`), Strict: true}},
 		Options: provider.Options{
 			SingleCall: true, ToolChoice: provider.OneTool + "look",
 			ResponseFormat: []byte(`{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"},"strict":true}}`),
@@ -173,6 +173,64 @@ func TestReadErrors(t *testing.T) {
 		if got := api.Wire(err); got == nil || got.Message+"; "+got.Next != want+advice {
 			t.Errorf("%s: got %v, want %s", body, got, want)
 		}
+	}
+}
+
+// TestOptionsRead checks the settings of a call in each protocol.
+func TestOptionsRead(t *testing.T) {
+	t.Parallel()
+	const hi = `"model":"m","max_tokens":4096,"messages":[{"role":"user","content":"hi"}]`
+	half, seven := 0.5, int64(7)
+	strict := []api.Tool{{Name: "n", Strict: true}}
+	for name, c := range map[string]struct {
+		dialect surface.Dialect
+		body    string
+		options provider.Options
+		tools   []api.Tool
+	}{
+		"chat completions": {
+			surface.OpenAI{},
+			hi + `,"temperature":0.5,"top_p":0.5,"frequency_penalty":0.5,"presence_penalty":0.5,"seed":7,"stop":"a","parallel_tool_calls":false,
+				"tools":[{"type":"function","function":{"name":"n","strict":true}}],"tool_choice":"required","logprobs":false,"top_logprobs":0,"logit_bias":{},"functions":null,"modalities":["text"]`,
+			provider.Options{
+				Temperature: &half, TopP: &half, FrequencyPenalty: &half, PresencePenalty: &half, Seed: &seven, Stop: []string{"a"}, SingleCall: true, ToolChoice: provider.ToolsRequired,
+			},
+			strict,
+		},
+		"responses": {
+			surface.Responses{},
+			`"model":"m","input":"hi","temperature":0.5,"top_p":0.5,"reasoning":{"effort":"low"},"include":["reasoning.encrypted_content"],"prompt":null,
+				"tools":[{"type":"function","name":"n","strict":true}]`,
+			provider.Options{Temperature: &half, TopP: &half, Effort: "low"},
+			strict,
+		},
+		"messages": {
+			surface.Anthropic{},
+			hi + `,"temperature":0.5,"top_p":0.5,"top_k":7,"stop_sequences":["a"],"tools":[{"name":"n","strict":true}],"tool_choice":{"type":"tool","name":"n","disable_parallel_tool_use":true}`,
+			provider.Options{Temperature: &half, TopP: &half, TopK: &seven, Stop: []string{"a"}, SingleCall: true, ToolChoice: provider.OneTool + "n"},
+			strict,
+		},
+		"little thinking":       {surface.Anthropic{}, hi + `,"thinking":{"type":"enabled","budget_tokens":1024}`, provider.Options{Effort: "low"}, nil},
+		"more thinking":         {surface.Anthropic{}, hi + `,"thinking":{"type":"enabled","budget_tokens":2048}`, provider.Options{Effort: "medium"}, nil},
+		"much thinking":         {surface.Anthropic{}, hi + `,"thinking":{"type":"enabled","budget_tokens":4096}`, provider.Options{Effort: "high"}, nil},
+		"no thinking":           {surface.Anthropic{}, hi + `,"thinking":{"type":"disabled"}`, provider.Options{}, nil},
+		"adaptive thinking":     {surface.Anthropic{}, hi + `,"thinking":{"type":"adaptive"}`, provider.Options{}, nil},
+		"thinking with effort":  {surface.Anthropic{}, hi + `,"thinking":{"type":"enabled","budget_tokens":4096},"output_config":{"effort":"low"}`, provider.Options{Effort: "low"}, nil},
+		"fields without effect": {surface.OpenAI{}, hi + `,"store":true,"metadata":{"a":"b"},"service_tier":"auto","prediction":{"type":"content","content":"x"},"new_field":1`, provider.Options{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := c.dialect.Read([]byte("{" + c.body + "}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(c.options, got.Options); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(c.tools, got.Tools); diff != "" {
+				t.Errorf("tools (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/openai/openai-go/v3/packages/ssestream"
@@ -47,6 +48,8 @@ type Provider struct {
 	now  func() time.Time
 	root string // of the server, without the version
 	web  *http.Client
+
+	noEffort sync.Map // names of models that refuse the effort of reasoning
 }
 
 // version is the version of the API.
@@ -88,8 +91,24 @@ func (p *Provider) Name() string { return p.name }
 
 // Complete makes one call; see [provider.Provider]. An answer that broke off after its
 // stop reason is complete, with estimated usage: a repeated call would be paid twice for
-// the same text.
+// the same text. A model that refuses the effort of reasoning is called without it: a
+// refused request is not billed.
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
+	if _, refused := p.noEffort.Load(req.Model); refused {
+		req.Effort = ""
+	}
+	res, err := p.once(ctx, req, onDelta)
+	if fault, ok := errors.AsType[*provider.Error](err); ok && req.Effort != "" && fault.Status == http.StatusBadRequest && strings.Contains(fault.Message, "effort") {
+		req.Effort = ""
+		if res, err = p.once(ctx, req, onDelta); err == nil {
+			p.noEffort.Store(req.Model, true)
+		}
+	}
+	return res, err
+}
+
+// once sends a request once.
+func (p *Provider) once(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
 	sent, err := body(req)
 	if err != nil {
 		return provider.Response{}, &provider.Error{Kind: provider.Fatal, Provider: p.name, Message: provider.Clean(err.Error(), p.key)}

@@ -172,6 +172,82 @@ func TestUsage(t *testing.T) {
 	})
 }
 
+// TestOptions checks that the settings of a call reach a strict server.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	got := make(chan anthropictest.Request, 1)
+	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := anthropictest.Decode(r.Body)
+		if err != nil {
+			t.Errorf("the request: %v", err)
+		}
+		got <- req
+		play(events(`{"type":"message_start","message":{"id":"msg_1","model":"claude-x"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`, `{"type":"message_stop"}`)).ServeHTTP(w, r)
+	}))
+	half, seven := 0.5, int64(7)
+	req := ask(2)
+	req.Tools = []provider.Tool{{Name: "n", Strict: true}, {Name: "m"}}
+	req.Options = provider.Options{Temperature: &half, TopP: &half, TopK: &seven, Stop: []string{"a"}, Effort: "high"}
+	if _, err := p.Complete(t.Context(), req, nil); err != nil {
+		t.Fatal(err)
+	}
+	first := <-got
+	options := provider.Options{Temperature: first.Temperature, TopP: first.TopP, TopK: first.TopK, Stop: first.Stop, Effort: first.Output.Effort}
+	if diff := cmp.Diff(req.Options, options); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+	if len(first.Tools) != 2 || !first.Tools[0].Strict || first.Tools[1].Strict {
+		t.Errorf("tools: got %+v, want the first one to be strict", first.Tools)
+	}
+}
+
+// TestEffort checks that the effort is sent in the words of the protocol, and that a model
+// that refuses it is called without it, from then on at once.
+func TestEffort(t *testing.T) {
+	t.Parallel()
+	got := make(chan anthropictest.Request, 8)
+	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := anthropictest.Decode(r.Body)
+		if err != nil {
+			t.Errorf("the request: %v", err)
+		}
+		got <- req
+		if req.Model == "old" && req.Output != nil {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"This model does not support the effort parameter."}}`)
+			return
+		}
+		play(events(`{"type":"message_start","message":{"id":"msg_1","model":"claude-x"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`, `{"type":"message_stop"}`)).ServeHTTP(w, r)
+	}))
+	for _, c := range []struct {
+		model, effort string
+		want          []string // efforts of the requests
+	}{
+		{"new", "minimal", []string{"low"}},
+		{"new", "none", []string{""}},
+		{"old", "high", []string{"high", ""}},
+		{"old", "high", []string{""}},
+		{"new", "max", []string{"max"}},
+	} {
+		req := ask(2)
+		req.Model, req.Effort = c.model, c.effort
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		var efforts []string
+		for len(got) > 0 {
+			sent := <-got
+			efforts = append(efforts, "")
+			if sent.Output != nil {
+				efforts[len(efforts)-1] = sent.Output.Effort
+			}
+		}
+		if diff := cmp.Diff(c.want, efforts); diff != "" {
+			t.Errorf("%s, %s (-want +got):\n%s", c.model, c.effort, diff)
+		}
+	}
+}
+
 // ask returns a request of n bytes.
 func ask(n int) provider.Request { return providertest.Ask(strings.Repeat("x", n)) }
 

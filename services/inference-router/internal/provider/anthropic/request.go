@@ -28,6 +28,7 @@ type (
 		Messages    []message `json:"messages"`
 		Temperature *float64  `json:"temperature,omitempty"`
 		TopP        *float64  `json:"top_p,omitempty"`
+		TopK        *int64    `json:"top_k,omitempty"`
 		Stop        []string  `json:"stop_sequences,omitempty"`
 		Output      *output   `json:"output_config,omitempty"`
 		Stream      bool      `json:"stream"`
@@ -48,7 +49,8 @@ type (
 		Cache     *cache          `json:"cache_control,omitempty"`
 	}
 	output struct {
-		Format format `json:"format"`
+		Effort string  `json:"effort,omitempty"`
+		Format *format `json:"format,omitempty"`
 	}
 	format struct {
 		Type   string          `json:"type"`
@@ -64,6 +66,7 @@ type (
 		Name        string          `json:"name"`
 		Description string          `json:"description,omitempty"`
 		InputSchema json.RawMessage `json:"input_schema"`
+		Strict      bool            `json:"strict,omitempty"`
 		Cache       *cache          `json:"cache_control,omitempty"`
 	}
 	cache struct {
@@ -93,7 +96,7 @@ func body(req provider.Request) ([]byte, error) {
 	if err := chat.Roles(req.Messages); err != nil {
 		return nil, err
 	}
-	out := request{Model: req.Model, MaxTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, Stop: req.Stop, Stream: true}
+	out := request{Model: req.Model, MaxTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, TopK: req.TopK, Stop: req.Stop, Stream: true}
 	if out.MaxTokens <= 0 {
 		out.MaxTokens = defaultMaxTokens
 	}
@@ -102,14 +105,14 @@ func body(req provider.Request) ([]byte, error) {
 		if len(schema) == 0 {
 			schema = json.RawMessage(`{"type":"object"}`)
 		}
-		out.Tools = append(out.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema})
+		out.Tools = append(out.Tools, tool{Name: t.Name, Description: t.Description, InputSchema: schema, Strict: t.Strict})
 	}
 	if n := len(out.Tools); n > 0 {
 		out.ToolChoice = toolChoice(req.Options)
 		out.Tools[n-1].Cache = marked
 	}
 	out.System, out.Messages = blocks(req.Messages)
-	if err := out.shape(req.ResponseFormat); err != nil {
+	if err := out.shape(req.Options); err != nil {
 		return nil, err
 	}
 	if n := len(out.System); n > 0 {
@@ -131,17 +134,35 @@ func body(req provider.Request) ([]byte, error) {
 // schema. The protocol has a format only for schemas.
 const onlyJSON = "Answer with one JSON object and nothing else."
 
-// shape adds the format of the answer.
-func (r *request) shape(raw json.RawMessage) error {
-	f, err := provider.FormatOf(raw)
+// effortOf returns the effort of reasoning in the words of the protocol, "" if it has none
+// for it.
+func effortOf(word string) string {
+	switch word {
+	case "none":
+		return ""
+	case "minimal":
+		return "low"
+	}
+	return word
+}
+
+// shape adds the effort of reasoning and the format of the answer.
+func (r *request) shape(o provider.Options) error {
+	f, err := provider.FormatOf(o.ResponseFormat)
 	if err != nil {
 		return err
+	}
+	if effort := effortOf(o.Effort); effort != "" {
+		r.Output = &output{Effort: effort}
 	}
 	switch f.Type {
 	case provider.FormatObject:
 		r.System = append(r.System, block{Type: "text", Text: onlyJSON})
 	case provider.FormatSchema:
-		r.Output = &output{format{Type: f.Type, Schema: f.Schema}}
+		if r.Output == nil {
+			r.Output = &output{}
+		}
+		r.Output.Format = &format{Type: f.Type, Schema: f.Schema}
 	}
 	return nil
 }

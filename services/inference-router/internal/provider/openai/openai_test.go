@@ -129,6 +129,40 @@ func TestRequestIsOneWrite(t *testing.T) {
 	}
 }
 
+// TestOptions checks that the settings of a call reach a strict server.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	got := make(chan openaitest.Request, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		req, err := openaitest.Decode(r.Body, r.ContentLength)
+		if err != nil {
+			t.Errorf("the request: %v", err)
+		} else if err := openaitest.Check(req); err != nil {
+			t.Errorf("the request: %v", err)
+		}
+		got <- req
+		play(`data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n").ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	p := newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: server.Client()})
+	half, seven := 0.5, int64(7)
+	req := providertest.Ask("hi")
+	req.Tools = []provider.Tool{{Name: "n", Schema: []byte(`{"type":"object"}`), Strict: true}, {Name: "m"}}
+	req.Options = provider.Options{
+		Temperature: &half, TopP: &half, FrequencyPenalty: &half, PresencePenalty: &half, Seed: &seven, Stop: []string{"a", "b"}, SingleCall: true, Effort: "low",
+	}
+	if _, err := p.Complete(t.Context(), req, nil); err != nil {
+		t.Fatal(err)
+	}
+	first := <-got
+	if diff := cmp.Diff(req.Options, first.Options); diff != "" {
+		t.Errorf("options (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(req.Tools, first.Tools); diff != "" {
+		t.Errorf("tools (-want +got):\n%s", diff)
+	}
+}
+
 type countedConn struct {
 	net.Conn
 	writes *atomic.Int64

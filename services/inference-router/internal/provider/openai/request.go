@@ -49,6 +49,8 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		MaxCompletionTokens int64           `json:"max_completion_tokens,omitempty"`
 		Temperature         *float64        `json:"temperature,omitempty"`
 		TopP                *float64        `json:"top_p,omitempty"`
+		FrequencyPenalty    *float64        `json:"frequency_penalty,omitempty"`
+		PresencePenalty     *float64        `json:"presence_penalty,omitempty"`
 		Seed                *int64          `json:"seed,omitempty"`
 		Stop                []string        `json:"stop,omitempty"`
 		ResponseFormat      json.RawMessage `json:"response_format,omitempty"`
@@ -58,7 +60,7 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 		ToolChoice          any             `json:"tool_choice,omitempty"`
 		ParallelToolCalls   *bool           `json:"parallel_tool_calls,omitempty"`
 	}{
-		Model: req.Model, Temperature: req.Temperature, TopP: req.TopP, Seed: req.Seed, Stop: req.Stop,
+		Model: req.Model, Temperature: req.Temperature, TopP: req.TopP, FrequencyPenalty: req.FrequencyPenalty, PresencePenalty: req.PresencePenalty, Seed: req.Seed, Stop: req.Stop,
 		ResponseFormat: req.ResponseFormat, Effort: req.Effort, Stream: !d.noStream,
 	}
 	if !d.noStream && !d.noStreamOptions {

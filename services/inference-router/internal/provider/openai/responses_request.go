@@ -96,7 +96,7 @@ func responseBody(req provider.Request, d dialect) ([]byte, error) {
 		if len(schema) == 0 {
 			schema = json.RawMessage(`{"type":"object","properties":{}}`)
 		}
-		out.Tools = append(out.Tools, responseTool{Type: "function", Name: t.Name, Description: t.Description, Parameters: schema})
+		out.Tools = append(out.Tools, responseTool{Type: "function", Name: t.Name, Description: t.Description, Parameters: schema, Strict: t.Strict})
 	}
 	if len(out.Tools) > 0 {
 		out.ToolChoice = responseChoice(req.ToolChoice)

@@ -192,6 +192,7 @@ func TestResponsesOptions(t *testing.T) {
 	}))
 	req := providertest.Ask("hi")
 	req.Tools = providertest.Tools()
+	req.Tools[0].Strict = true
 	req.Options = provider.Options{
 		ToolChoice: provider.OneTool + "exec", SingleCall: true, Effort: "low", Stop: []string{"x"},
 		ResponseFormat: []byte(`{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object"}}}`),
@@ -208,6 +209,11 @@ func TestResponsesOptions(t *testing.T) {
 	}
 	if f := first.Text.Format; f.Type != "json_schema" || f.Name != "n" || string(f.Schema) != `{"type":"object"}` || !*f.Strict {
 		t.Errorf("format: got %+v", f)
+	}
+	for i, tool := range first.Tools {
+		if tool.Strict == nil || *tool.Strict != (i == 0) {
+			t.Errorf("tool %s: strict is %v, want %v", tool.Name, tool.Strict, i == 0)
+		}
 	}
 	if len(got) != 2 || len(got[1].Tools) != 0 {
 		t.Errorf("the server without tools got %+v", got[len(got)-1])

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -30,10 +31,12 @@ type Request struct {
 
 	Temperature *float64 `json:"temperature"`
 	TopP        *float64 `json:"top_p"`
+	TopK        *int64   `json:"top_k"`
 	Stop        []string `json:"stop_sequences"`
 	Stream      bool     `json:"stream"`
 	Output      *struct {
-		Format struct {
+		Effort string `json:"effort"`
+		Format *struct {
 			Type   string          `json:"type"`
 			Schema json.RawMessage `json:"schema"`
 		} `json:"format"`
@@ -90,6 +93,7 @@ type Tool struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"input_schema"`
+	Strict      bool            `json:"strict"`
 	Cache       *Cache          `json:"cache_control"`
 }
 
@@ -125,7 +129,10 @@ func (r Request) check() error {
 	if t := r.Temperature; t != nil && (*t < 0 || *t > 1) {
 		return fmt.Errorf("temperature: must be between 0 and 1")
 	}
-	if r.Output != nil && (r.Output.Format.Type != provider.FormatSchema || !strings.HasPrefix(string(r.Output.Format.Schema), "{")) {
+	if o := r.Output; o != nil && !slices.Contains([]string{"", "low", "medium", "high", "xhigh", "max"}, o.Effort) {
+		return fmt.Errorf("output_config.effort: %q is none of low, medium, high, xhigh, max", o.Effort)
+	}
+	if r.Output != nil && r.Output.Format != nil && (r.Output.Format.Type != provider.FormatSchema || !strings.HasPrefix(string(r.Output.Format.Schema), "{")) {
 		return fmt.Errorf("output_config.format: a schema is required")
 	}
 	marks := 0
@@ -240,7 +247,10 @@ func (m Message) check(ids map[string]bool, open []string) (calls []string, err 
 func (r Request) Neutral() provider.Request {
 	out := provider.Request{Model: r.Model, MaxTokens: r.MaxTokens, TokenParam: model.MaxTokens}
 	out.Temperature, out.TopP, out.Stop = r.Temperature, r.TopP, r.Stop
-	if r.Output != nil { // the protocol has no name for the schema
+	if r.Output != nil {
+		out.Effort = r.Output.Effort
+	}
+	if r.Output != nil && r.Output.Format != nil { // the protocol has no name for the schema
 		out.ResponseFormat, _ = provider.Format{Type: r.Output.Format.Type, Name: "answer", Schema: r.Output.Format.Schema}.Encode()
 	}
 	for _, b := range r.System {
