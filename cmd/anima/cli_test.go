@@ -79,6 +79,10 @@ func TestAgentCommands(t *testing.T) {
 		m.fails(exitUsage, "", []string{"agent", "fund", "nova", bad})
 	}
 	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "-1"})
+	m.fails(exitUsage, "", []string{"agent", "fund", "nova"}, "anima agent fund --help has")
+	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "1", "--nope"}, "anima agent fund --help has")
+	m.fails(exitUsage, "", []string{"agent", "fnd"}, `did you mean "fund"`, "anima agent --help lists")
+	m.fails(exitUsage, "", []string{"agnt"}, "anima --help lists")
 	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "--", "-1"}, "not an amount")
 	m.fails(exitNotFound, "", []string{"agent", "fund", "ghost", "1"}, "ghost")
 	m.cli("agent", "fund", "Nova", "$0.25", "--id", "monday")

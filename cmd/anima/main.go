@@ -145,7 +145,7 @@ func run(ctx context.Context, args []string, a *app) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(a.Err, "%s: %v\n%s\n", programName, err, a.named("anima --help lists the commands"))
+		fmt.Fprintf(a.Err, "%s: %v\n%s\n", programName, err, a.named(helpAfter(err)))
 		return exitUsage
 	}
 	defer a.disconnect()
@@ -161,6 +161,25 @@ func run(ctx context.Context, args []string, a *app) int {
 		a.printError(err)
 	}
 	return exitCode(err)
+}
+
+// helpAfter returns where the help for a command line that cannot be parsed is: that of the
+// command, or of the group of commands, that it names.
+func helpAfter(err error) string {
+	fault, ok := errors.AsType[*kong.ParseError](err)
+	if !ok || fault.Context == nil {
+		return "anima --help lists the commands"
+	}
+	command, group := "anima", true
+	for _, p := range fault.Context.Path {
+		if p.Command != nil {
+			command, group = command+" "+p.Command.Name, !p.Command.Leaf()
+		}
+	}
+	if group {
+		return command + " --help lists the commands"
+	}
+	return command + " --help has the arguments, the flags and examples"
 }
 
 func exitCode(err error) int {

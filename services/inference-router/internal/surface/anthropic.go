@@ -131,10 +131,14 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		out.Messages = append(out.Messages, read...)
 	}
 	for i, t := range in.Tools {
-		if t.Type != "" && t.Type != "custom" || t.Name == "" {
-			return out, invalid("tools.%d: a custom tool with a name is needed, tools of the server are not supported", i)
+		if t.Type != "" && t.Type != "custom" {
+			t.Name = ""
 		}
-		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.InputSchema), Strict: t.Strict})
+		tool := api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.InputSchema), Strict: t.Strict}
+		if err := checkTool(out.Tools, tool); err != nil {
+			return out, invalid("tools.%d: %v", i, err)
+		}
+		out.Tools = append(out.Tools, tool)
 	}
 	if c := in.ToolChoice; c != nil {
 		out.Options.SingleCall = c.Single

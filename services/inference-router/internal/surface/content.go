@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -83,6 +84,20 @@ func (p openAIPart) image() (api.Image, error) {
 func textOf(raw json.RawMessage) (string, error) {
 	m, err := messageOf(provider.System, raw)
 	return m.Content, err
+}
+
+// checkTool checks a tool and those before it. Names are checked by the providers, whose
+// rules differ.
+func checkTool(before []api.Tool, t api.Tool) error {
+	switch {
+	case t.Name == "":
+		return errors.New("a function with a name is needed; tools of the server are not supported")
+	case slices.ContainsFunc(before, func(o api.Tool) bool { return o.Name == t.Name }):
+		return fmt.Errorf("there is another tool %.80q", t.Name)
+	case len(t.Schema) > 0 && t.Schema[0] != '{':
+		return errors.New("the schema of its arguments is not an object")
+	}
+	return nil
 }
 
 // checkEffort checks the effort of reasoning. A provider decides which words it takes.

@@ -85,10 +85,14 @@ func (Responses) Read(body []byte) (Request, error) {
 		return out, invalid("logprobs are not supported")
 	}
 	for i, t := range in.Tools {
-		if t.Type != "function" || t.Name == "" {
-			return out, invalid("tools[%d]: a function with a name is needed", i)
+		if t.Type != "function" {
+			t.Name = ""
 		}
-		out.Tools = append(out.Tools, api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters), Strict: t.Strict})
+		tool := api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters), Strict: t.Strict}
+		if err := checkTool(out.Tools, tool); err != nil {
+			return out, invalid("tools[%d]: %v", i, err)
+		}
+		out.Tools = append(out.Tools, tool)
 	}
 	if err := checkEffort(in.Reasoning.Effort); err != nil {
 		return out, err

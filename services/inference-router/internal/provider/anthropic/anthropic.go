@@ -49,8 +49,12 @@ type Provider struct {
 	root string // of the server, without the version
 	web  *http.Client
 
-	noEffort sync.Map // names of models that refuse the effort of reasoning
+	noEffort sync.Map // efforts of reasoning that a model refuses, as [refusedEffort]
+
 }
+
+// refusedEffort is an effort that a model refuses; it may accept another one.
+type refusedEffort struct{ model, effort string }
 
 // version is the version of the API.
 const version = "2023-06-01"
@@ -94,14 +98,15 @@ func (p *Provider) Name() string { return p.name }
 // the same text. A model that refuses the effort of reasoning is called without it: a
 // refused request is not billed.
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	if _, refused := p.noEffort.Load(req.Model); refused {
+	asked := refusedEffort{req.Model, req.Effort}
+	if _, refused := p.noEffort.Load(asked); refused {
 		req.Effort = ""
 	}
 	res, err := p.once(ctx, req, onDelta)
 	if fault, ok := errors.AsType[*provider.Error](err); ok && req.Effort != "" && fault.Status == http.StatusBadRequest && strings.Contains(fault.Message, "effort") {
 		req.Effort = ""
 		if res, err = p.once(ctx, req, onDelta); err == nil {
-			p.noEffort.Store(req.Model, true)
+			p.noEffort.Store(asked, true)
 		}
 	}
 	return res, err

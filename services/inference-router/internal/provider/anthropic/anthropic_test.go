@@ -227,6 +227,7 @@ func TestEffort(t *testing.T) {
 		{"new", "none", []string{""}},
 		{"old", "high", []string{"high", ""}},
 		{"old", "high", []string{""}},
+		{"old", "low", []string{"low", ""}}, // it may accept another effort
 		{"new", "max", []string{"max"}},
 	} {
 		req := ask(2)
