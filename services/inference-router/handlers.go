@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
@@ -12,6 +13,7 @@ import (
 	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/surface"
 )
 
 // maxID is the longest id of a call, in bytes. It leaves room within treasury's limit of
@@ -83,20 +85,43 @@ func (h *handlers) refreshModels(ctx context.Context, _ api.RefreshModels) (api.
 	return h.listModels(ctx, api.ListModels{})
 }
 
-// httpModels answers GET /v1/models in OpenAI's format with the usable models.
-func (h *handlers) httpModels(w http.ResponseWriter, r *http.Request) {
-	all, err := h.listModels(r.Context(), api.ListModels{})
-	type entry struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Created int64  `json:"created"`
-		OwnedBy string `json:"owned_by"`
-	}
-	list := []entry{}
+// httpModel is a model in OpenAI's format.
+type httpModel struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+}
+
+// usableModels returns the usable models in OpenAI's format.
+func (h *handlers) usableModels(ctx context.Context) ([]httpModel, error) {
+	all, err := h.listModels(ctx, api.ListModels{})
+	list := []httpModel{}
 	for _, m := range all.Models {
 		if m.Usable {
-			list = append(list, entry{ID: m.ID, Object: "model", OwnedBy: m.Provider})
+			list = append(list, httpModel{ID: m.ID, Object: "model", OwnedBy: m.Provider})
 		}
 	}
+	return list, err
+}
+
+// httpModels answers GET /v1/models.
+func (h *handlers) httpModels(w http.ResponseWriter, r *http.Request) {
+	list, err := h.usableModels(r.Context())
 	host.WriteJSON(w, map[string]any{"object": "list", "data": list}, err)
+}
+
+// httpModelOf answers GET /v1/models/{model}. The id of a model may have slashes.
+func (h *handlers) httpModelOf(w http.ResponseWriter, r *http.Request) {
+	list, err := h.usableModels(r.Context())
+	id := r.PathValue("model")
+	i := slices.IndexFunc(list, func(m httpModel) bool { return m.ID == id })
+	if err == nil && i < 0 {
+		err = &api.Error{Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no usable model %.80q", id), Next: "GET /v1/models lists the models"}
+	}
+	if err != nil {
+		surface.OpenAI{}.Refuse(w, host.StatusOf(err), err)
+		return
+	}
+	host.WriteJSON(w, list[i], nil)
 }

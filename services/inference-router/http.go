@@ -31,6 +31,7 @@ const (
 // before the same calls as over NATS.
 func (h *handlers) httpRoutes(routes host.Routes) {
 	routes.Keyed("GET /v1/models", api.ScopeRead, surface.OpenAI{}.Refuse, h.httpModels)
+	routes.Keyed("GET /v1/models/{model...}", api.ScopeRead, surface.OpenAI{}.Refuse, h.httpModelOf)
 	for pattern, d := range map[string]surface.Dialect{
 		"POST /v1/chat/completions":   surface.OpenAI{},
 		"POST /v1/responses":          surface.Responses{},

@@ -97,6 +97,7 @@ func TestKeys(t *testing.T) {
 	good, reads, gone := desk.issue("lucky", api.KeyScopes()...), desk.issue("lucky", api.ScopeRead), api.NewKey()
 	routes := modelRoutes("m")
 	routes["GET /v1/models"] = ""
+	routes["GET /v1/models/m"] = ""
 	for route, body := range routes {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()

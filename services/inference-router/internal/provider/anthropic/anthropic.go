@@ -50,7 +50,6 @@ type Provider struct {
 	web  *http.Client
 
 	noEffort sync.Map // efforts of reasoning that a model refuses, as [refusedEffort]
-
 }
 
 // refusedEffort is an effort that a model refuses; it may accept another one.
