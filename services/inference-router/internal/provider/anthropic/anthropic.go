@@ -102,13 +102,20 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 		req.Effort = ""
 	}
 	res, err := p.once(ctx, req, onDelta)
-	if fault, ok := errors.AsType[*provider.Error](err); ok && req.Effort != "" && fault.Status == http.StatusBadRequest && strings.Contains(fault.Message, "effort") {
+	if fault, ok := errors.AsType[*provider.Error](err); ok && req.Effort != "" && refusesEffort(fault) {
 		req.Effort = ""
 		if res, err = p.once(ctx, req, onDelta); err == nil {
 			p.noEffort.Store(asked, true)
 		}
 	}
 	return res, err
+}
+
+// refusesEffort reports whether a server refused a request for its effort of reasoning, or
+// for the field that has it.
+func refusesEffort(fault *provider.Error) bool {
+	refused := fault.Status == http.StatusBadRequest || fault.Status == http.StatusUnprocessableEntity
+	return refused && (strings.Contains(fault.Message, "effort") || strings.Contains(fault.Message, "output_config"))
 }
 
 // once sends a request once.

@@ -214,7 +214,12 @@ func TestEffort(t *testing.T) {
 		got <- req
 		if req.Model == "old" && req.Output != nil {
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"This model does not support the effort parameter."}}`)
+			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"This model has no effort of reasoning."}}`)
+			return
+		}
+		if req.Model == "strict" && req.Output != nil {
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}`)
 			return
 		}
 		play(events(`{"type":"message_start","message":{"id":"msg_1","model":"claude-x"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`, `{"type":"message_stop"}`)).ServeHTTP(w, r)
@@ -229,6 +234,7 @@ func TestEffort(t *testing.T) {
 		{"old", "high", []string{""}},
 		{"old", "low", []string{"low", ""}}, // it may accept another effort
 		{"new", "max", []string{"max"}},
+		{"strict", "low", []string{"low", ""}},
 	} {
 		req := ask(2)
 		req.Model, req.Effort = c.model, c.effort
