@@ -55,7 +55,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
 			if e, ok := errors.AsType[*answeredError](err); ok {
 				c.answered = true
-				answer, err = m.h.answer(ctx, m.req.Agent, e.stored, c.out.answer)
+				answer, err = m.h.answer(ctx, m.req, e.stored, c.out.answer)
 			}
 			return answer, m, err
 		}
@@ -145,7 +145,7 @@ func (m *candidate) row(ctx context.Context, used provider.Usage, took time.Dura
 		ID: m.req.ID, Agent: m.req.Agent, Session: m.req.Session, Turn: m.req.Turn, Task: m.req.Task, Tier: m.req.Tier,
 		Model: m.model.ID, Provider: m.provider.Name(), Tokens: sqlstore.Tokens(used), Cost: m.cost(used), LatencyMS: took.Milliseconds(),
 		Trace: trace.SpanContextFromContext(ctx).TraceID().String(), At: m.h.now().UnixMicro(),
-		PriceVersion: m.model.PriceVersion,
+		PriceVersion: m.model.PriceVersion, Request: m.req.request,
 	}
 }
 
@@ -162,7 +162,7 @@ func (m *candidate) store(ctx context.Context, c *callState, hold string, row sq
 	if hold != "" && paid.Hold != hold { // a concurrent call with the same id was stored first
 		m.fail(ctx, c, hold, provider.Usage(row.Tokens), time.Duration(row.LatencyMS)*time.Millisecond, errSuperseded)
 	}
-	return m.h.answer(ctx, m.req.Agent, paid, c.out.answer)
+	return m.h.answer(ctx, m.req, paid, c.out.answer)
 }
 
 // errSuperseded is the error of an attempt whose answer is not used, because another

@@ -126,13 +126,13 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 	if err := check(req); err != nil {
 		return api.Completion{}, err
 	}
-	return h.calls.do(ctx, req.Complete, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
+	return h.calls.do(ctx, req, send, func(ctx context.Context, tell func(api.Delta)) (api.Completion, error) {
 		paid, found, tried, err := h.lookup(ctx, req)
 		if err != nil {
 			return api.Completion{}, err
 		}
 		if found {
-			return h.answer(ctx, req.Agent, paid, func(c api.Completion) { tell(api.Delta{Answer: &c}) })
+			return h.answer(ctx, req, paid, func(c api.Completion) { tell(api.Delta{Answer: &c}) })
 		}
 		if tried.Call >= h.limits.attempts {
 			return api.Completion{}, attemptsExhausted(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)

@@ -19,11 +19,12 @@ type callGroup struct {
 
 // sharedCall is one call in progress and its callers.
 type sharedCall struct {
-	agent  string
-	cancel context.CancelFunc
-	done   chan struct{}
-	answer api.Completion // valid after done is closed
-	err    error
+	agent   string
+	request string // see [callRequest]
+	cancel  context.CancelFunc
+	done    chan struct{}
+	answer  api.Completion // valid after done is closed
+	err     error
 
 	mu          sync.Mutex
 	subscribers map[*subscriber]bool
@@ -35,11 +36,17 @@ type subscriber struct{ send func(api.Delta) error }
 
 // do makes the call, on the goroutine of its first caller, or waits for the call in
 // progress with the same id. The call is canceled when the last of its callers has left.
-// The error is a Conflict if the id is in use by another agent.
-func (g *callGroup) do(ctx context.Context, req api.Complete, send func(api.Delta) error, call func(context.Context, func(api.Delta)) (api.Completion, error)) (api.Completion, error) {
+// The error is a Conflict if the id is in use by another agent or for another request.
+func (g *callGroup) do(ctx context.Context, req callRequest, send func(api.Delta) error, call func(context.Context, func(api.Delta)) (api.Completion, error)) (api.Completion, error) {
 	self := &subscriber{send}
 	g.mu.Lock()
 	other := g.all[req.ID]
+	if other != nil && other.agent == req.Agent {
+		if err := req.checkRepeated(other.request); err != nil {
+			g.mu.Unlock()
+			return api.Completion{}, err
+		}
+	}
 	if other != nil && other.agent == req.Agent && other.join(self) {
 		g.mu.Unlock()
 		return other.wait(ctx, self)
@@ -50,7 +57,7 @@ func (g *callGroup) do(ctx context.Context, req api.Complete, send func(api.Delt
 	}
 	callCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	shared := &sharedCall{agent: req.Agent, cancel: cancel, done: make(chan struct{}), subscribers: map[*subscriber]bool{self: true}}
+	shared := &sharedCall{agent: req.Agent, request: req.request, cancel: cancel, done: make(chan struct{}), subscribers: map[*subscriber]bool{self: true}}
 	if g.all == nil {
 		g.all = map[string]*sharedCall{}
 	}

@@ -18,7 +18,7 @@ func TestPanickingFlight(t *testing.T) {
 	var f callGroup
 	begun, joined, ended := make(chan struct{}), make(chan struct{}), make(chan any)
 	ask := func(send func(api.Delta) error, call func()) (api.Completion, error) {
-		return f.do(ctx, api.Complete{ID: "c", Agent: "lucky"}, send, func(context.Context, func(api.Delta)) (api.Completion, error) {
+		return f.do(ctx, callRequest{Complete: api.Complete{ID: "c", Agent: "lucky"}}, send, func(context.Context, func(api.Delta)) (api.Completion, error) {
 			call()
 			return api.Completion{Text: "made"}, nil
 		})

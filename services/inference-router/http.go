@@ -3,6 +3,9 @@ package router
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -55,7 +58,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 		d.Refuse(w, host.StatusOf(err), err)
 		return
 	}
-	req, err := h.httpRequest(r, in)
+	req, err := h.httpRequest(r, in, body)
 	if err != nil {
 		d.Refuse(w, host.StatusOf(err), err)
 		return
@@ -81,7 +84,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 // model that is not registered is an error: the caller has misspelled it, and would pay for
 // another one. The model of an agent is a preference instead, because its AGENT.md is kept
 // while models come and go.
-func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest, error) {
+func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte) (callRequest, error) {
 	agent, caller := r.Header.Get(headerAgent), host.CallerOf(r.Context())
 	if agent == "" && caller.Operator() {
 		agent = in.User
@@ -119,12 +122,35 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request) (callRequest
 	if task := r.Header.Get(headerTask); task != "" {
 		req.Task = api.Task(task)
 	}
+	if !fresh {
+		var err error
+		if req.request, err = hashOf(r.URL.Path, body); err != nil {
+			return req, err
+		}
+	}
 	if len(req.ID) > maxID {
 		return req, api.Errorf(api.Invalid, "the header %s is longer than %d bytes", headerKey, maxID-len("http/")-len(agent)-1)
 	}
 	var err error
 	req.Tier, err = h.tierOf(r.Context(), agent)
 	return req, err
+}
+
+// hashOf returns the hash of a request to a route. A request may be repeated as a stream, and
+// with its fields in another order.
+func hashOf(path string, body []byte) (string, error) {
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return "", err
+	}
+	delete(fields, "stream")
+	delete(fields, "stream_options")
+	data, err := api.Encode(fields)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(append([]byte(path+"\n"), data...))
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // freshKey returns a key that no other request has. Keys of later times are greater, so
@@ -139,7 +165,7 @@ func freshKey(now time.Time) string {
 func refuse(w http.ResponseWriter, d surface.Dialect, err error) {
 	status := host.StatusOf(err)
 	host.SetRetryAfter(w, status, err)
-	if api.OverLimit(api.ReasonOf(err)) { // the official clients would repeat the request at once
+	if reason := api.ReasonOf(err); api.OverLimit(reason) || reason == api.ReasonKeyTaken { // the official clients would repeat the request at once
 		w.Header().Set("X-Should-Retry", "false")
 	}
 	d.Refuse(w, status, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	router "github.com/anima-run/anima/services/inference-router"
 
 	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
@@ -522,6 +523,64 @@ func TestSurfaceKey(t *testing.T) {
 	for _, body := range []string{`{"model":"m","messages":[{"role":"user","content":"hello"}]}`, `{"model":"m","stream":true,"messages":[{"role":"user","content":"hello"}]}`} {
 		if status, got := post(t, w, "/v1/chat/completions", body, "Anima-Agent", "lucky", "Idempotency-Key", "k1"); status != http.StatusOK || !strings.Contains(got, "several pieces.") {
 			t.Errorf("got %d %s", status, got)
+		}
+	}
+	if n := up.calls.Load(); n != 1 {
+		t.Errorf("got %d calls of the provider, want 1", n)
+	}
+}
+
+// TestSurfaceKeyTaken checks that another request with a used key is refused: while the
+// first one is in progress and after it, also by another replica and on another route, and
+// that each replica repeats the answer to the first one.
+func TestSurfaceKeyTaken(t *testing.T) {
+	t.Parallel()
+	arrived, release := make(chan struct{}, 8), make(chan struct{})
+	up := answering(t, func(_ int64, out raw, r *http.Request) {
+		arrived <- struct{}{}
+		select {
+		case <-release:
+			out.events(chunkText("yes"), chunkStop, chunkDone)
+		case <-r.Context().Done():
+		}
+	})
+	server, data, b := apptest.Server(t), t.TempDir(), newBooks()
+	env := map[string]string{"OPENAI_BASE_URL": up.url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000"}
+	w := withBalances(t, apptest.Start(t, apptest.Options{Server: server, Data: data, Env: env}, router.Service, b.service()))
+	peer := apptest.Start(t, apptest.Options{Server: server, Data: data, Env: env}, router.Service)
+	type result struct {
+		status int
+		body   string
+		header http.Header
+	}
+	ask := func(w *apptest.World, path, text string) result {
+		status, header, body := send(t, http.MethodPost, w.HTTP+path, `{"messages":[{"role":"user","content":"`+text+`"}],"input":"hi","model":"m"}`,
+			"Authorization", "Bearer "+w.Token, "Anima-Agent", "lucky", "Idempotency-Key", "k")
+		return result{status, body, header}
+	}
+	taken := func(when string, r result) {
+		t.Helper()
+		if r.status != http.StatusConflict || !strings.Contains(r.body, "key_taken") || r.header.Get("X-Should-Retry") != "false" {
+			t.Errorf("%s: got %d %s, X-Should-Retry %q, want 409 that is not repeated", when, r.status, r.body, r.header.Get("X-Should-Retry"))
+		}
+	}
+	const path = "/v1/chat/completions"
+	results := make(chan result, 2)
+	go func() { results <- ask(w, path, "one") }()
+	<-arrived
+	taken("in progress", ask(w, path, "two"))
+	others := make(chan result, 1)
+	go func() { others <- ask(peer, path, "two") }() // waits for the attempt of the first
+	close(release)
+	if r := <-results; r.status != http.StatusOK || !strings.Contains(r.body, "yes") {
+		t.Errorf("the first request: got %d %s", r.status, r.body)
+	}
+	taken("at another replica", <-others)
+	taken("stored", ask(w, path, "two"))
+	taken("another route", ask(w, "/v1/responses", "one"))
+	for _, replica := range []*apptest.World{w, peer, apptest.Start(t, apptest.Options{Server: server, Data: data, Env: env}, router.Service)} {
+		if r := ask(replica, path, "one"); r.status != http.StatusOK {
+			t.Errorf("the repeated request: got %d %s, want the stored answer", r.status, r.body)
 		}
 	}
 	if n := up.calls.Load(); n != 1 {

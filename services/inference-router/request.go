@@ -19,6 +19,19 @@ type callRequest struct {
 	raw     *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
 	options provider.Options        // of a call over HTTP
 	fresh   bool                    // the router made the id: nothing is stored of the call
+	request string                  // hash of a request with an idempotency key; "" for any other
+}
+
+// checkRepeated returns an error if the call with this request's key was another request,
+// whose hash is given. The hash of a call of an older release is "".
+func (r callRequest) checkRepeated(other string) error {
+	if other == "" || r.request == "" || other == r.request {
+		return nil
+	}
+	return &api.Error{
+		Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the idempotency key was used for another request",
+		Next: "send this one with a key of its own, or without one",
+	}
 }
 
 // readRequest reads a call with an encoded prompt. It checks the encoded bytes,

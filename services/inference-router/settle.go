@@ -16,14 +16,17 @@ import (
 // answer returns the answer of a stored call. It passes the answer to early first, then
 // settles the call and returns the answer with the agent's funds. A call that costs
 // nothing has no early answer. The error is a Conflict when the call belongs to another
-// agent.
+// agent, or to another request with the same key.
 //
 // The settlement continues when the caller's context ends. A crash before the settlement
 // leaves an active hold of a stored call; it is settled by the next request with the same
 // id, by [api.Confirm] or by [handlers.settleLeftovers].
-func (h *handlers) answer(ctx context.Context, agent string, p sqlstore.StoredCall, early func(api.Completion)) (api.Completion, error) {
-	if p.Call.Agent != agent {
+func (h *handlers) answer(ctx context.Context, req callRequest, p sqlstore.StoredCall, early func(api.Completion)) (api.Completion, error) {
+	if p.Call.Agent != req.Agent {
 		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", p.Call.ID)
+	}
+	if err := req.checkRepeated(p.Call.Request); err != nil {
+		return api.Completion{}, err
 	}
 	answer := p.Answer
 	if p.Hold == "" {
@@ -46,7 +49,7 @@ func (h *handlers) confirm(ctx context.Context, m api.Confirm) (api.Completion, 
 	if err != nil {
 		return api.Completion{}, err
 	}
-	return h.answer(ctx, m.Agent, p, func(api.Completion) {})
+	return h.answer(ctx, callRequest{Complete: api.Complete{Agent: m.Agent}}, p, func(api.Completion) {})
 }
 
 // holdTime is how long a hold lasts unless it is ended.

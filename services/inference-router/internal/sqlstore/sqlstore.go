@@ -42,8 +42,9 @@ type Call struct {
 	Cost                 api.Micros
 	LatencyMS            int64
 	Trace                string
-	At                   int64 // Unix µs
-	PriceVersion         int64 // of the registry; 0: the prices were not those of a version
+	At                   int64  // Unix µs
+	PriceVersion         int64  // of the registry; 0: the prices were not those of a version
+	Request              string // hash of a request with an idempotency key; "" for any other
 }
 
 // Tokens is the consumption of an attempt, with the fields of the usage in package provider. Rows of the
@@ -89,7 +90,7 @@ func (s *Store) RecordMany(ctx context.Context, calls []StoredCall) ([]StoredCal
 		}
 		rows = append(rows, c.ID, c.Agent, c.Session, c.Turn, c.Model, c.Provider, c.Tokens.Input, c.Tokens.Output, int64(c.Cost), p.Hold, c.LatencyMS,
 			string(c.Tier), string(c.Task), c.Trace, string(answer), c.At, c.Tokens.CachedInput, c.Tokens.CacheWrite, c.Tokens.Reasoning,
-			number(c.Tokens.Estimated), c.PriceVersion)
+			number(c.Tokens.Estimated), c.PriceVersion, c.Request)
 	}
 	var stored int64
 	var err error
@@ -118,7 +119,7 @@ func (s *Store) RecordMany(ctx context.Context, calls []StoredCall) ([]StoredCal
 }
 
 // callColumns is the number of columns of a stored call.
-const callColumns = 21
+const callColumns = 22
 
 // execer is a database or a transaction.
 type execer interface {
@@ -136,7 +137,7 @@ var (
 
 func insertStatement(calls int) string {
 	return `insert into inference_costs (id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens,
-			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, price_version)
+			cost, hold, latency_ms, tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, price_version, request)
 		values ` + sqldb.Placeholders(calls, callColumns) + ` on conflict (id) do nothing`
 }
 
@@ -198,7 +199,7 @@ func (s *Store) Lookup(ctx context.Context, id string) (StoredCall, bool, Failur
 	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
 			coalesce(c.model, ''), coalesce(c.provider, ''), coalesce(c.input_tokens, 0), coalesce(c.output_tokens, 0), coalesce(c.cost, 0), coalesce(c.hold, ''),
 			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0),
-			coalesce(c.cached_tokens, 0), coalesce(c.cache_write_tokens, 0), coalesce(c.reasoning_tokens, 0), coalesce(c.estimated, 0)
+			coalesce(c.cached_tokens, 0), coalesce(c.cache_write_tokens, 0), coalesce(c.reasoning_tokens, 0), coalesce(c.estimated, 0), coalesce(c.request, '')
 		from (select cast(coalesce(sum(counts), 0) as bigint) as tries, cast(coalesce(sum(cost), 0) as bigint) as paid from failed_calls where call_id = $1) t
 		left join inference_costs c on c.id = $1`, id).
 		Scan(append([]any{&n.Call, &n.Cost}, r.columns()...)...)
@@ -218,7 +219,7 @@ func (s *Store) FindByHold(ctx context.Context, hold string) (StoredCall, bool, 
 func (s *Store) find(ctx context.Context, where, arg string) (StoredCall, bool, error) {
 	var r row
 	err := s.db.QueryRowContext(ctx, `select id, agent, session_id, turn_id, model, provider, input_tokens, output_tokens, cost, hold, latency_ms,
-			tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated from inference_costs where `+where, arg).Scan(r.columns()...)
+			tier, task_type, trace, answer, created_at, cached_tokens, cache_write_tokens, reasoning_tokens, estimated, request from inference_costs where `+where, arg).Scan(r.columns()...)
 	if errors.Is(err, sqldb.ErrNotFound) {
 		return StoredCall{}, false, nil
 	}
@@ -240,7 +241,7 @@ func (r *row) columns() []any {
 	c := &r.Call
 	return []any{
 		&c.ID, &c.Agent, &c.Session, &c.Turn, &c.Model, &c.Provider, &c.Tokens.Input, &c.Tokens.Output, &c.Cost, &r.Hold, &c.LatencyMS,
-		&c.Tier, &c.Task, &c.Trace, &r.answer, &c.At, &c.Tokens.CachedInput, &c.Tokens.CacheWrite, &c.Tokens.Reasoning, &r.estimated,
+		&c.Tier, &c.Task, &c.Trace, &r.answer, &c.At, &c.Tokens.CachedInput, &c.Tokens.CacheWrite, &c.Tokens.Reasoning, &r.estimated, &c.Request,
 	}
 }
 
