@@ -21,6 +21,7 @@ type oracle struct {
 	w      *crashWorld
 	ctx    context.Context //nolint:containedctx // of one check
 	faults []string
+	ledger *announced // from its beginning; nil: not read yet
 }
 
 // life holds an agent and all records of its work.
@@ -425,41 +426,75 @@ func (o *oracle) announced(l life) {
 			o.fault("%s: change %d of its state is %d, from %s to %s, after %s", who, i+1, c.Seq, c.Previous, c.State, states[max(0, i-1)].State)
 		}
 	}
-	ledger, fault, err := o.w.published(o.ctx, l.agent.ID)
-	if err != nil || fault != "" {
-		o.fault("%s: the announced ledger: %s %v", who, fault, err)
-	} else if diff := cmp.Diff(l.entries, ledger); diff != "" {
+	if o.ledger == nil {
+		o.ledger = &announced{}
+		if err := o.ledger.read(o.ctx, o.w); err != nil {
+			o.ledger.fault = "it cannot be read: " + err.Error()
+		}
+	}
+	if o.ledger.fault != "" {
+		o.fault("%s: the announced ledger: %s", who, o.ledger.fault)
+	} else if diff := cmp.Diff(l.entries, o.ledger.of[l.agent.ID]); diff != "" {
 		o.fault("%s: its transactions are announced otherwise than they are (-kept +announced):\n%s", who, diff)
 	}
 }
 
-// published returns the announced transactions that involve an agent. fault is not empty
-// if the announced ledger has a gap or a repeated transaction.
-func (w *crashWorld) published(ctx context.Context, agent string) (mine []api.Posted, fault string, err error) {
-	batches, err := w.read(ctx, "TREASURY_EVT", api.PostedBatch{}.Subject().String())
-	if err != nil {
-		return nil, "", err
+// announced is what is read of the announced ledger. It continues where the last read ended,
+// because a world announces many thousand transactions.
+type announced struct {
+	next  uint64 // sequence in the stream
+	last  api.Posted
+	of    map[string][]api.Posted // by agent
+	fault string                  // the first gap in the ledger, or repeated transaction
+}
+
+func (a *announced) blame(format string, args ...any) {
+	if a.fault == "" {
+		a.fault = fmt.Sprintf(format, args...)
 	}
-	var last api.Posted
+}
+
+// read reads what was announced since the last read.
+func (a *announced) read(ctx context.Context, w *crashWorld) error {
+	batches, err := w.readFrom(ctx, "TREASURY_EVT", api.PostedBatch{}.Subject().String(), max(1, a.next))
+	if err != nil {
+		return err
+	}
 	for _, m := range batches {
 		var b api.PostedBatch
 		if err := api.Decode(m.data, &b); err != nil {
-			return nil, "", err
+			return err
 		}
-		if n := len(b.Entries); n == 0 || b.First != b.Entries[0].Seq || b.Last != b.Entries[n-1].Seq {
-			return mine, fmt.Sprintf("message %d of the ledger has %d transactions, from %d to %d", m.seq, n, b.First, b.Last), nil
+		a.add(m.seq, b)
+		a.next = m.seq + 1
+	}
+	return nil
+}
+
+func (a *announced) add(seq uint64, b api.PostedBatch) {
+	if n := len(b.Entries); n == 0 || b.First != b.Entries[0].Seq || b.Last != b.Entries[n-1].Seq {
+		a.blame("message %d of the ledger has %d transactions, from %d to %d", seq, n, b.First, b.Last)
+	}
+	if a.of == nil {
+		a.of = map[string][]api.Posted{}
+	}
+	for _, e := range b.Entries {
+		if e.Seq != a.last.Seq+1 || a.last.Hash != "" && e.Previous != a.last.Hash {
+			a.blame("transaction %d (%s) is announced after %d (%s)", e.Seq, e.ID, a.last.Seq, a.last.ID)
 		}
-		for _, e := range b.Entries {
-			if e.Seq != last.Seq+1 || last.Hash != "" && e.Previous != last.Hash {
-				return mine, fmt.Sprintf("transaction %d (%s) is announced after %d (%s)", e.Seq, e.ID, last.Seq, last.ID), nil
+		a.last = e
+		var agents []string
+		for _, p := range e.Postings {
+			for _, kind := range []string{"agent:", "held:"} {
+				if agent, ok := strings.CutPrefix(p.Account, kind); ok && !slices.Contains(agents, agent) {
+					agents = append(agents, agent)
+				}
 			}
-			last = e
-			if slices.ContainsFunc(e.Postings, func(p api.Posting) bool { return p.Account == "agent:"+agent || p.Account == "held:"+agent }) {
-				mine = append(mine, e)
-			}
+		}
+		for _, agent := range agents {
+			a.of[agent] = append(a.of[agent], e)
 		}
 	}
-	return mine, "", nil
 }
 
 // changes returns the announced changes of an agent's state. A change that a run made may
@@ -540,13 +575,15 @@ func (w *crashWorld) busy(ctx context.Context, runs map[string]int, agents []api
 		if _, left := abandoned(l); l.balance.Held != left {
 			return fmt.Sprintf("%s is held of %s", l.balance.Held-left, a.ID)
 		}
-		posted, _, perr := w.published(ctx, a.ID)
+		if err := w.announced.read(ctx, w); err != nil {
+			return fmt.Sprintf("the announced ledger cannot be read: %v", err)
+		}
 		memories, err := asked[api.Memories](ctx, w.world, api.ListMemory{Agent: a.ID, Tier: api.MemoryEpisodic, Limit: 1000})
 		if err != nil || len(memories.Memories) < min(len(l.turns), 1000) {
 			return fmt.Sprintf("%s remembers %d of %d turns: %v", a.ID, len(memories.Memories), len(l.turns), err)
 		}
-		if perr != nil || len(posted) < len(l.entries) {
-			return fmt.Sprintf("of %s are announced %d of %d postings: %v", a.ID, len(posted), len(l.entries), perr)
+		if n := len(w.announced.of[a.ID]); n < len(l.entries) {
+			return fmt.Sprintf("of %s are announced %d of %d postings", a.ID, n, len(l.entries))
 		}
 	}
 	if len(o.faults) > 0 {

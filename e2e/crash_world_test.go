@@ -40,7 +40,8 @@ type crashWorld struct {
 	env    map[string]string // of every process
 	mutant string            // the safety measure that is removed, "" for none
 
-	rehearsed int // number of plays of all scenes without a crash
+	rehearsed int       // number of plays of all scenes without a crash
+	announced announced // while a case waits for rest; the oracle reads the ledger from its beginning
 
 	mu    sync.Mutex
 	procs map[string]*mortal // by name: a service, or an additional replica of it
@@ -280,12 +281,17 @@ type told struct {
 
 // read returns all messages of a stream on a subject, which may have wildcards.
 func (w *crashWorld) read(ctx context.Context, stream, subject string) ([]told, error) {
+	return w.readFrom(ctx, stream, subject, 1)
+}
+
+// readFrom is read for the messages from a sequence on.
+func (w *crashWorld) readFrom(ctx context.Context, stream, subject string, seq uint64) ([]told, error) {
 	st, err := reread(ctx, func(ctx context.Context) (jetstream.Stream, error) { return w.js.Stream(ctx, stream) })
 	if err != nil {
 		return nil, err
 	}
 	var all []told
-	for seq := uint64(1); ; {
+	for {
 		m, err := reread(ctx, func(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 			return st.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(subject))
 		})

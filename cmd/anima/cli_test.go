@@ -83,6 +83,12 @@ func TestAgentCommands(t *testing.T) {
 	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "1", "--nope"}, "anima agent fund --help has")
 	m.fails(exitUsage, "", []string{"agent", "fnd"}, `did you mean "fund"`, "anima agent --help lists")
 	m.fails(exitUsage, "", []string{"agnt"}, "anima --help lists")
+	for _, more := range [][]string{{"-o", "json"}, {"--output=json"}} {
+		one(t, m.fails(exitUsage, "", append([]string{"agent", "fund", "nova"}, more...)), &wire)
+		if wire.Error.Code != api.Invalid || wire.Error.Message != `expected "<amount>"` || !strings.Contains(wire.Error.Next, "anima agent fund --help") {
+			t.Errorf("a wrong command line as JSON: %+v", wire.Error)
+		}
+	}
 	m.fails(exitUsage, "", []string{"agent", "fund", "nova", "--", "-1"}, "not an amount")
 	m.fails(exitNotFound, "", []string{"agent", "fund", "ghost", "1"}, "ghost")
 	m.cli("agent", "fund", "Nova", "$0.25", "--id", "monday")

@@ -145,7 +145,10 @@ func run(ctx context.Context, args []string, a *app) int {
 		return exited
 	}
 	if err != nil {
-		fmt.Fprintf(a.Err, "%s: %v\n%s\n", programName, err, a.named(helpAfter(err)))
+		if asksForJSON(args) {
+			a.cli.Output = outputJSON
+		}
+		a.printError(failure(api.Invalid, err.Error(), helpAfter(err)))
 		return exitUsage
 	}
 	defer a.disconnect()
@@ -161,6 +164,21 @@ func run(ctx context.Context, args []string, a *app) int {
 		a.printError(err)
 	}
 	return exitCode(err)
+}
+
+// asksForJSON reports whether a command line that cannot be parsed has -o json.
+func asksForJSON(args []string) bool {
+	for i, arg := range args {
+		switch arg {
+		case "-ojson", "-o=json", "--output=json":
+			return true
+		case "-o", "--output":
+			if i+1 < len(args) && args[i+1] == outputJSON {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // helpAfter returns where the help for a command line that cannot be parsed is: that of the
