@@ -40,20 +40,15 @@ type subscriber struct{ send func(api.Delta) error }
 func (g *callGroup) do(ctx context.Context, req callRequest, send func(api.Delta) error, call func(context.Context, func(api.Delta)) (api.Completion, error)) (api.Completion, error) {
 	self := &subscriber{send}
 	g.mu.Lock()
-	other := g.all[req.ID]
-	if other != nil && other.agent == req.Agent {
-		if err := req.checkRepeated(other.request); err != nil {
+	if other := g.all[req.ID]; other != nil {
+		if err := req.checkRepeated(other.agent, other.request); err != nil {
 			g.mu.Unlock()
 			return api.Completion{}, err
 		}
-	}
-	if other != nil && other.agent == req.Agent && other.join(self) {
-		g.mu.Unlock()
-		return other.wait(ctx, self)
-	}
-	if other != nil && other.agent != req.Agent {
-		g.mu.Unlock()
-		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", req.ID)
+		if other.join(self) {
+			g.mu.Unlock()
+			return other.wait(ctx, self)
+		}
 	}
 	callCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

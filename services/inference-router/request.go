@@ -22,10 +22,14 @@ type callRequest struct {
 	request string                  // hash of a request with an idempotency key; "" for any other
 }
 
-// checkRepeated returns an error if the call with this request's key was another request,
-// whose hash is given. The hash of a call of an older release is "".
-func (r callRequest) checkRepeated(other string) error {
-	if other == "" || r.request == "" || other == r.request {
+// checkRepeated returns a Conflict if the call with the id of this request, whose agent and
+// hash are given, belongs to another agent or was another request with the same key. The
+// hash of a call of an older release is "".
+func (r callRequest) checkRepeated(agent, request string) error {
+	switch {
+	case agent != r.Agent:
+		return api.Errorf(api.Conflict, "call %s belongs to another agent", r.ID)
+	case request == "" || r.request == "" || request == r.request:
 		return nil
 	}
 	return &api.Error{

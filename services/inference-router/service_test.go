@@ -277,18 +277,9 @@ func TestModels(t *testing.T) {
 	for path, want := range map[string]string{
 		"dear": `{"id":"dear","object":"model","created":0,"owned_by":"openai"}`, "a/dear": `"code":"model_not_found"`, "gpt-5.2": `"code":"model_not_found"`,
 	} {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.HTTP+"/v1/models/"+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", w.Token)
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(res.Body)
-		if err = errors.Join(err, res.Body.Close()); err != nil || !strings.Contains(string(body), want) || (res.StatusCode == http.StatusOK) != (path == "dear") {
-			t.Errorf("model %s: got %d %s, %v, want %s", path, res.StatusCode, body, err, want)
+		status, _, body := send(t, http.MethodGet, w.HTTP+"/v1/models/"+path, "", "Authorization", w.Token)
+		if !strings.Contains(body, want) || (status == http.StatusOK) != (path == "dear") {
+			t.Errorf("model %s: got %d %s, want %s", path, status, body, want)
 		}
 	}
 }

@@ -22,10 +22,7 @@ import (
 // leaves an active hold of a stored call; it is settled by the next request with the same
 // id, by [api.Confirm] or by [handlers.settleLeftovers].
 func (h *handlers) answer(ctx context.Context, req callRequest, p sqlstore.StoredCall, early func(api.Completion)) (api.Completion, error) {
-	if p.Call.Agent != req.Agent {
-		return api.Completion{}, api.Errorf(api.Conflict, "call %s belongs to another agent", p.Call.ID)
-	}
-	if err := req.checkRepeated(p.Call.Request); err != nil {
+	if err := req.checkRepeated(p.Call.Agent, p.Call.Request); err != nil {
 		return api.Completion{}, err
 	}
 	answer := p.Answer
@@ -49,7 +46,7 @@ func (h *handlers) confirm(ctx context.Context, m api.Confirm) (api.Completion, 
 	if err != nil {
 		return api.Completion{}, err
 	}
-	return h.answer(ctx, callRequest{Complete: api.Complete{Agent: m.Agent}}, p, func(api.Completion) {})
+	return h.answer(ctx, callRequest{Complete: api.Complete{ID: m.ID, Agent: m.Agent}}, p, func(api.Completion) {})
 }
 
 // holdTime is how long a hold lasts unless it is ended.

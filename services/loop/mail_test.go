@@ -157,6 +157,16 @@ func TestMailOfADeadAgent(t *testing.T) {
 	state(api.StateDead)
 	key := api.WakeKey("ada", inboxCause+"1")
 	wake := api.Wake{Agent: "ada", Cause: inboxCause + "1", By: api.Principal{Kind: api.Peer, Address: bobby}, At: 1}
+	handle(t, h, key, wake)
+	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
+	state(api.StateSleeping)
+	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359", "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed")
+}
+
+// handle stores a wake and handles it.
+func handle(t *testing.T, h *handlers, key string, wake api.Wake) {
+	t.Helper()
+	ctx := t.Context()
 	if _, err := h.wakes.Create(ctx, key, wake, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -167,9 +177,6 @@ func TestMailOfADeadAgent(t *testing.T) {
 	if err := h.wake(ctx, e); err != nil {
 		t.Fatal(err)
 	}
-	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359")
-	state(api.StateSleeping)
-	free("0xfb6916095ca1df60bb79ce92ce3ea74c37c5d359", "0x5aaeb6053f3e94c9b9a09f33669435e7ef1beaed")
 }
 
 // TestRestoredWakes tests that a wake, also one for mail, which a crashed server restored
@@ -203,16 +210,7 @@ func TestRestoredWakes(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if _, err := h.wakes.Create(ctx, key, wake, 0); err != nil {
-					t.Fatal(err)
-				}
-				e, err := h.wakes.Get(ctx, key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := h.wake(ctx, e); err != nil {
-					t.Fatal(err)
-				}
+				handle(t, h, key, wake)
 				if all, err := h.queue.All(ctx, session); err != nil || len(all) != want {
 					t.Errorf("%d runs are queued, %v; want %d", len(all), err, want)
 				}

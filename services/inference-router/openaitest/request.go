@@ -86,17 +86,13 @@ func (r *Request) field(name string, v gjson.Result) error {
 		r.TokenParam = model.TokenParam(name)
 		return strictjson.Value(v, &r.MaxTokens)
 	case "top_p":
-		r.TopP = new(float64)
-		return strictjson.Value(v, r.TopP)
+		return optional(v, &r.TopP)
 	case "temperature":
-		r.Temperature = new(float64)
-		return strictjson.Value(v, r.Temperature)
+		return optional(v, &r.Temperature)
 	case "frequency_penalty":
-		r.FrequencyPenalty = new(float64)
-		return strictjson.Value(v, r.FrequencyPenalty)
+		return optional(v, &r.FrequencyPenalty)
 	case "presence_penalty":
-		r.PresencePenalty = new(float64)
-		return strictjson.Value(v, r.PresencePenalty)
+		return optional(v, &r.PresencePenalty)
 	case "stop":
 		return json.Unmarshal([]byte(v.Raw), &r.Stop)
 	case "parallel_tool_calls":
@@ -111,10 +107,15 @@ func (r *Request) field(name string, v gjson.Result) error {
 	case "reasoning_effort":
 		return strictjson.Value(v, &r.Effort)
 	case "seed":
-		r.Seed = new(int64)
-		return strictjson.Value(v, r.Seed)
+		return optional(v, &r.Seed)
 	}
 	return errUnknown
+}
+
+// optional reads a value that a request may leave out.
+func optional[T int64 | float64](v gjson.Result, out **T) error {
+	*out = new(T)
+	return strictjson.Value(v, *out)
 }
 
 func (r *Request) message(v gjson.Result) error {

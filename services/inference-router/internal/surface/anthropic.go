@@ -131,14 +131,10 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		out.Messages = append(out.Messages, read...)
 	}
 	for i, t := range in.Tools {
-		if t.Type != "" && t.Type != "custom" {
-			t.Name = ""
-		}
 		tool := api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.InputSchema), Strict: t.Strict}
-		if err := checkTool(out.Tools, tool); err != nil {
+		if err := addTool(&out.Tools, tool, t.Type == "" || t.Type == "custom"); err != nil {
 			return out, invalid("tools.%d: %v", i, err)
 		}
-		out.Tools = append(out.Tools, tool)
 	}
 	if c := in.ToolChoice; c != nil {
 		out.Options.SingleCall = c.Single

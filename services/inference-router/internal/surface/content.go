@@ -86,17 +86,18 @@ func textOf(raw json.RawMessage) (string, error) {
 	return m.Content, err
 }
 
-// checkTool checks a tool and those before it. Names are checked by the providers, whose
-// rules differ.
-func checkTool(before []api.Tool, t api.Tool) error {
+// addTool adds a tool. function says that the caller executes it. Names are checked by the
+// providers, whose rules differ.
+func addTool(all *[]api.Tool, t api.Tool, function bool) error {
 	switch {
-	case t.Name == "":
+	case t.Name == "" || !function:
 		return errors.New("a function with a name is needed; tools of the server are not supported")
-	case slices.ContainsFunc(before, func(o api.Tool) bool { return o.Name == t.Name }):
+	case slices.ContainsFunc(*all, func(o api.Tool) bool { return o.Name == t.Name }):
 		return fmt.Errorf("there is another tool %.80q", t.Name)
 	case len(t.Schema) > 0 && t.Schema[0] != '{':
 		return errors.New("the schema of its arguments is not an object")
 	}
+	*all = append(*all, t)
 	return nil
 }
 

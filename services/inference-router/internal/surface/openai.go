@@ -138,14 +138,10 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		out.Messages = append(out.Messages, read)
 	}
 	for i, t := range in.Tools {
-		if t.Type != "function" {
-			t.Function.Name = ""
-		}
 		tool := api.Tool{Name: t.Function.Name, Description: t.Function.Description, Schema: notNull(t.Function.Parameters), Strict: t.Function.Strict}
-		if err := checkTool(out.Tools, tool); err != nil {
+		if err := addTool(&out.Tools, tool, t.Type == "function"); err != nil {
 			return out, invalid("tools[%d]: %v", i, err)
 		}
-		out.Tools = append(out.Tools, tool)
 	}
 	format, err := provider.FormatOf(in.ResponseFormat)
 	if err != nil {

@@ -85,14 +85,10 @@ func (Responses) Read(body []byte) (Request, error) {
 		return out, invalid("logprobs are not supported")
 	}
 	for i, t := range in.Tools {
-		if t.Type != "function" {
-			t.Name = ""
-		}
 		tool := api.Tool{Name: t.Name, Description: t.Description, Schema: notNull(t.Parameters), Strict: t.Strict}
-		if err := checkTool(out.Tools, tool); err != nil {
+		if err := addTool(&out.Tools, tool, t.Type == "function"); err != nil {
 			return out, invalid("tools[%d]: %v", i, err)
 		}
-		out.Tools = append(out.Tools, tool)
 	}
 	if err := checkEffort(in.Reasoning.Effort); err != nil {
 		return out, err

@@ -172,18 +172,30 @@ func TestUsage(t *testing.T) {
 	})
 }
 
-// TestOptions checks that the settings of a call reach a strict server.
-func TestOptions(t *testing.T) {
-	t.Parallel()
-	got := make(chan anthropictest.Request, 1)
-	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// observed returns a provider of a strict server, and the requests that the server gets. The
+// server answers, or refuses a request with a status and a message.
+func observed(t *testing.T, status func(anthropictest.Request) (int, string)) (*anthropic.Provider, <-chan anthropictest.Request) {
+	t.Helper()
+	got := make(chan anthropictest.Request, 8)
+	return connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req, err := anthropictest.Decode(r.Body)
 		if err != nil {
 			t.Errorf("the request: %v", err)
 		}
 		got <- req
+		if code, message := status(req); code != http.StatusOK {
+			w.WriteHeader(code)
+			_, _ = fmt.Fprintf(w, `{"type":"error","error":{"type":"invalid_request_error","message":%q}}`, message)
+			return
+		}
 		play(events(`{"type":"message_start","message":{"id":"msg_1","model":"claude-x"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`, `{"type":"message_stop"}`)).ServeHTTP(w, r)
-	}))
+	})), got
+}
+
+// TestOptions checks that the settings of a call reach a strict server.
+func TestOptions(t *testing.T) {
+	t.Parallel()
+	p, got := observed(t, func(anthropictest.Request) (int, string) { return http.StatusOK, "" })
 	half, seven := 0.5, int64(7)
 	req := ask(2)
 	req.Tools = []provider.Tool{{Name: "n", Strict: true}, {Name: "m"}}
@@ -205,25 +217,15 @@ func TestOptions(t *testing.T) {
 // that refuses it is called without it, from then on at once.
 func TestEffort(t *testing.T) {
 	t.Parallel()
-	got := make(chan anthropictest.Request, 8)
-	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		req, err := anthropictest.Decode(r.Body)
-		if err != nil {
-			t.Errorf("the request: %v", err)
+	p, got := observed(t, func(req anthropictest.Request) (int, string) {
+		switch {
+		case req.Model == "old" && req.Output != nil:
+			return http.StatusBadRequest, "This model has no effort of reasoning."
+		case req.Model == "strict" && req.Output != nil:
+			return http.StatusUnprocessableEntity, "output_config: Extra inputs are not permitted"
 		}
-		got <- req
-		if req.Model == "old" && req.Output != nil {
-			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"This model has no effort of reasoning."}}`)
-			return
-		}
-		if req.Model == "strict" && req.Output != nil {
-			w.WriteHeader(http.StatusUnprocessableEntity)
-			_, _ = io.WriteString(w, `{"type":"error","error":{"type":"invalid_request_error","message":"output_config: Extra inputs are not permitted"}}`)
-			return
-		}
-		play(events(`{"type":"message_start","message":{"id":"msg_1","model":"claude-x"}}`, `{"type":"message_delta","delta":{"stop_reason":"end_turn"}}`, `{"type":"message_stop"}`)).ServeHTTP(w, r)
-	}))
+		return http.StatusOK, ""
+	})
 	for _, c := range []struct {
 		model, effort string
 		want          []string // efforts of the requests
