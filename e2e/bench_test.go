@@ -1,16 +1,19 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,22 +23,24 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tidwall/gjson"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
-// BenchmarkTurn measures the overhead of a turn: the simulated model answers at once, so
-// the rest of the time is that of the program. A run has two turns, one with a tool call
+// BenchmarkTurn measures the overhead of a turn: the model answers at once, so the rest of
+// the time is that of the program. A run has two turns, one with a tool call
 // that policy evaluates and one with text; each makes a hold and settles it. Sessions run
 // concurrently, each with its own agent. The figures are per turn. Writes are synced at
 // intervals, as on a developer's machine, or always, as in production. The latter also
 // runs on three servers and on PostgreSQL, which syncs, too, and whose processor time is
-// a separate figure. The router calls the model over HTTP, or directly in the profile
-// model=direct.
+// a separate figure. The router calls the model over HTTP, or the simulated model directly
+// in the profile model=direct.
 //
 // For comparison, the same run on the same server measures the skeleton of a turn on
 // plain NATS: as many sequential requests to a responder that answers at once, and as
@@ -97,11 +102,46 @@ func BenchmarkTurn(b *testing.B) {
 	}
 }
 
-// modelOverHTTP serves the simulated model with its prices, and adds the settings by
-// which the router calls it to env.
+// modelOverHTTP serves a model over HTTP, and adds the settings by which the router calls
+// it to env. The model calls a tool after a message, and answers with text after the
+// result of a tool. It reads no more of a request than the roles of its messages, because
+// the figures include its processor time.
 func modelOverHTTP(b *testing.B, env map[string]string) map[string]string {
 	b.Helper()
-	all := servedModel(b, "testdata/script.json", nil)
+	const name = "anima-sim-1"
+	var (
+		answers atomic.Int64
+		bodies  = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+	)
+	all := served(b, name, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			openaitest.WriteModels(w, openaitest.Model{OwnedBy: "anima"}, name)
+			return
+		}
+		body := bodies.Get().(*bytes.Buffer)
+		defer bodies.Put(body)
+		body.Reset()
+		if _, err := body.ReadFrom(r.Body); err != nil { // the router has disconnected
+			return
+		}
+		last := ""
+		gjson.GetBytes(body.Bytes(), "messages").ForEach(func(_, message gjson.Result) bool {
+			last = message.Get("role").Str
+			return true
+		})
+		id := strconv.FormatInt(answers.Add(1), 10)
+		out := openaitest.NewStream(w, "chatcmpl-"+id, name, time.Now().Unix())
+		out.Burst = true
+		if last == chat.ToolRole {
+			out.Text("ok")
+			out.Finish("stop")
+		} else {
+			out.Call(0, "call_"+id, "read_file", `{"path":"bench.txt"}`)
+			out.Finish("tool_calls")
+		}
+		out.Usage(openaitest.Usage{Input: int64(body.Len()) / 4, Output: 20})
+		out.Done()
+	}))
 	maps.Copy(all, env)
 	return all
 }
@@ -118,11 +158,17 @@ func servedModel(t testing.TB, path string, refused func(*openaitest.Error)) map
 	if err != nil {
 		t.Fatal(err)
 	}
+	return served(t, script.Model, h)
+}
+
+// served serves a model over HTTP, and returns the settings by which the router calls it.
+func served(t testing.TB, model string, h http.Handler) map[string]string {
+	t.Helper()
 	web := httptest.NewServer(h)
 	t.Cleanup(web.Close)
 	return map[string]string{
 		"ANIMA_INFERENCE_ROUTER_SIMULATED": "false", "OPENAI_BASE_URL": web.URL + "/v1", "ANIMA_INFERENCE_ROUTER_LOCAL": "no",
-		"ANIMA_INFERENCE_ROUTER_MODELS": script.Model + "=1/4/128000",
+		"ANIMA_INFERENCE_ROUTER_MODELS": model + "=1/4/128000",
 	}
 }
 

@@ -16,6 +16,7 @@ require (
 	github.com/anima-run/anima/tools v0.0.0
 	github.com/google/go-cmp v0.7.0
 	github.com/nats-io/nats.go v1.55.0
+	github.com/tidwall/gjson v1.20.0
 	github.com/valyala/fasthttp v1.68.0
 	go.opentelemetry.io/otel/trace v1.47.0
 )
@@ -138,7 +139,6 @@ require (
 	github.com/skeema/knownhosts v1.3.1 // indirect
 	github.com/supranational/blst v0.3.16 // indirect
 	github.com/syndtr/goleveldb v1.0.1-0.20210819022825-2ae1ddf74ef7 // indirect
-	github.com/tidwall/gjson v1.20.0 // indirect
 	github.com/tidwall/match v1.1.1 // indirect
 	github.com/tidwall/pretty v1.2.1 // indirect
 	github.com/tidwall/sjson v1.2.5 // indirect
