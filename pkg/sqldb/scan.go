@@ -105,10 +105,22 @@ func scanReflect(c columns, i int, dest reflect.Value) error {
 		return fmt.Errorf("into %s: not a pointer to a value", dest.Kind())
 	}
 	d := dest.Elem()
-	for _, base := range [...]reflect.Type{reflect.TypeFor[*string](), reflect.TypeFor[*bool](), reflect.TypeFor[*[]byte]()} {
-		if d.Type() != base.Elem() && dest.CanConvert(base) {
-			return scanInto(c, i, dest.Convert(base).Interface())
+	switch d.Kind() {
+	case reflect.String:
+		t, err := stringOf(c, i, d.String())
+		d.SetString(t)
+		return err
+	case reflect.Bool:
+		b, err := boolOf(c, i)
+		d.SetBool(b)
+		return err
+	case reflect.Slice:
+		if d.Type().Elem().Kind() == reflect.Uint8 {
+			b, err := bytesOf(c, i)
+			d.SetBytes(b)
+			return err
 		}
+	default:
 	}
 	switch {
 	case d.CanInt():
