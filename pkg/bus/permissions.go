@@ -103,19 +103,20 @@ func (b *Bus) permit(subject string) error {
 
 // covers reports whether a pattern of NATS matches a subject.
 func covers(pattern, subject string) bool {
-	for {
-		want, patterns, more := strings.Cut(pattern, ".")
-		got, subjects, longer := strings.Cut(subject, ".")
+	for i := range len(pattern) {
 		switch {
-		case want == ">":
+		case pattern[i] == '>':
 			return true
-		case want != "*" && want != got || more != longer:
+		case pattern[i] == '*':
+			token, _, _ := strings.Cut(subject, ".")
+			subject = subject[len(token):]
+		case subject == "" || subject[0] != pattern[i]:
 			return false
-		case !more:
-			return true
+		default:
+			subject = subject[1:]
 		}
-		pattern, subject = patterns, subjects
 	}
+	return subject == ""
 }
 
 // common returns the permissions of every user: create and update streams, send replies,

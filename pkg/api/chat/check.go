@@ -156,19 +156,17 @@ func (c *checker) text() (raw []byte, blank, ok bool) {
 	blank = true
 	ascii := true
 	for i := 0; i < len(s); {
-		from := i
-		for i < len(s) && kinds[s[i]] == letters {
+		from, seen := i, uint8(space)
+		for i < len(s) && kinds[s[i]]&wide == letters { // letters or space
+			seen &= kinds[s[i]]
 			i++
 		}
 		if i > from {
 			quarters += int64(i - from)
-			blank = false
+			blank = blank && seen == space
 			continue
 		}
 		switch kinds[s[i]] {
-		case space:
-			quarters++
-			i++
 		case quote:
 			raw, c.rest = s[:i], s[i+1:]
 			c.Tokens += (quarters + 3) / 4
@@ -194,7 +192,7 @@ func (c *checker) text() (raw []byte, blank, ok bool) {
 }
 
 // The kinds of bytes in the JSON string of a prompt. The kinds of bytes that are not
-// escaped are odd.
+// escaped have the bit of letters.
 const (
 	control   = 0 // has to be escaped
 	letters   = 1
