@@ -159,18 +159,22 @@ func Decode(data []byte, m any) error {
 
 // JSONFault returns the text of an error of encoding/json for the caller that sent the
 // JSON. It names the field and the JSON type, where the error would name Go types, and
-// says that the JSON is empty or incomplete.
+// says that the JSON is empty, incomplete or followed by more.
 func JSONFault(err error) string {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return cmp.Or(wrong.Field, "the value") + " cannot be of type " + wrong.Value
 	}
-	switch {
-	case errors.Is(err, io.EOF):
+	syntax, _ := errors.AsType[*json.SyntaxError](err)
+	switch text := err.Error(); {
+	case errors.Is(err, io.EOF), syntax != nil && syntax.Offset == 0:
 		return "it is empty"
-	case errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, io.ErrUnexpectedEOF), syntax != nil && text == "unexpected end of JSON input":
 		return "it ends within a value"
+	case syntax != nil && strings.HasSuffix(text, " after top-level value"):
+		return "it has more than one value"
+	default:
+		return text
 	}
-	return err.Error()
 }
 
 // ValidKey reports whether s can be the key of a subject or a part of a bucket key: 1

@@ -177,12 +177,11 @@ func blocksOf(raw json.RawMessage) ([]anthropicBlock, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	var text string
-	if json.Unmarshal(raw, &text) == nil {
+	if text, ok := stringOf(raw); ok {
 		return []anthropicBlock{{Type: "text", Text: &text}}, nil
 	}
-	var all []anthropicBlock
-	if err := json.Unmarshal(raw, &all); err != nil {
+	all, ok := listOf(raw, func(kind, text string) anthropicBlock { return anthropicBlock{Type: kind, Text: &text} })
+	if !ok {
 		return nil, errors.New("the content is neither a text nor a list of blocks")
 	}
 	return all, nil

@@ -34,11 +34,15 @@ func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
 	default:
 		return out, fmt.Errorf("role %.40q is none of system, developer, user, assistant, tool", role)
 	}
-	if len(notNull(raw)) == 0 || json.Unmarshal(raw, &out.Content) == nil {
+	if len(notNull(raw)) == 0 {
 		return out, nil
 	}
-	var parts []openAIPart
-	if json.Unmarshal(raw, &parts) != nil {
+	if text, ok := stringOf(raw); ok {
+		out.Content = text
+		return out, nil
+	}
+	parts, ok := listOf(raw, func(kind, text string) openAIPart { return openAIPart{Type: kind, Text: text} })
+	if !ok {
 		return out, errors.New("the content is neither a text nor a list of parts")
 	}
 	for _, p := range parts {
@@ -62,8 +66,8 @@ func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
 
 // image returns the image of a part.
 func (p openAIPart) image() (api.Image, error) {
-	var address string
-	if json.Unmarshal(p.Image, &address) != nil {
+	address, ok := stringOf(p.Image)
+	if !ok {
 		var object struct {
 			URL    string `json:"url"`
 			Detail string `json:"detail"`

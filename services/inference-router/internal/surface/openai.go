@@ -172,8 +172,7 @@ func stopOf(raw json.RawMessage) ([]string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
 	}
-	var one string
-	if json.Unmarshal(raw, &one) == nil {
+	if one, ok := stringOf(raw); ok {
 		return []string{one}, nil
 	}
 	var all []string
@@ -189,8 +188,7 @@ func openAIChoice(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return "", nil
 	}
-	var word string
-	if json.Unmarshal(raw, &word) == nil {
+	if word, ok := stringOf(raw); ok {
 		switch word {
 		case provider.ToolsAuto, provider.ToolsNone, provider.ToolsRequired:
 			return word, nil

@@ -115,8 +115,7 @@ func responsesMessages(instructions, input json.RawMessage) ([]api.ChatMessage, 
 	if system != "" {
 		out = append(out, api.ChatMessage{Role: provider.System, Content: system})
 	}
-	var text string
-	if json.Unmarshal(input, &text) == nil && text != "" {
+	if text, ok := stringOf(input); ok && text != "" {
 		return append(out, api.ChatMessage{Role: provider.User, Content: text}), nil
 	}
 	var items []responsesInput

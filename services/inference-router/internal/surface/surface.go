@@ -7,16 +7,18 @@
 package surface
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
 
 	"github.com/anima-run/anima/pkg/api"
 
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
+	"github.com/anima-run/anima/services/inference-router/internal/strictjson"
 )
 
 // Request is a model call in a neutral form. It may be malformed as a conversation; the
@@ -72,15 +74,60 @@ func invalid(format string, args ...any) error {
 
 // decode decodes a JSON object. Unknown fields are ignored: SDKs send new ones.
 func decode(body []byte, v any) error {
-	d := json.NewDecoder(bytes.NewReader(body))
-	err := d.Decode(v)
-	if err != nil {
+	if !utf8.Valid(body) { // encoding/json would replace invalid bytes
+		return invalid("the body is not UTF-8")
+	}
+	if err := json.Unmarshal(body, v); err != nil {
 		return invalid("the body is not a request of this route: %s", api.JSONFault(err))
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return invalid("the body has more than one JSON value")
-	}
 	return nil
+}
+
+// stringOf returns the text of a valid JSON value, if that is a string. It costs a third of
+// what [json.Unmarshal] does, which matters for the long texts of prompts.
+func stringOf(raw json.RawMessage) (text string, ok bool) {
+	if len(raw) == 0 || raw[0] != '"' {
+		return "", false
+	}
+	err := strictjson.Value(gjson.ParseBytes(raw), &text)
+	return text, err == nil
+}
+
+// listOf returns the objects of a valid JSON value, if that is a list of them. Most are
+// parts with a text, which textual makes without decoding the text twice.
+func listOf[T any](raw json.RawMessage, textual func(kind, text string) T) (all []T, ok bool) {
+	list := gjson.ParseBytes(raw)
+	if ok = list.IsArray(); !ok {
+		return nil, false
+	}
+	list.ForEach(func(_, v gjson.Result) bool {
+		var one T
+		if kind, text, found := textPart(v); found {
+			one = textual(kind, text)
+		} else {
+			ok = json.Unmarshal([]byte(v.Raw), &one) == nil
+		}
+		all = append(all, one)
+		return ok
+	})
+	return all, ok
+}
+
+// textPart returns the type and the text of a part, if it has both.
+func textPart(v gjson.Result) (kind, text string, ok bool) {
+	if !v.IsObject() {
+		return "", "", false
+	}
+	v.ForEach(func(name, value gjson.Result) bool {
+		switch {
+		case name.Str == "type" && value.Type == gjson.String:
+			kind = value.Str
+		case name.Str == "text" && value.Type == gjson.String:
+			ok = strictjson.Value(value, &text) == nil
+		}
+		return true
+	})
+	return kind, text, ok && strings.HasSuffix(kind, "text")
 }
 
 // events writes server-sent events.

@@ -1,6 +1,7 @@
 package surface_test
 
 import (
+	"encoding/json"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -164,10 +165,16 @@ func TestReadErrors(t *testing.T) {
 	t.Parallel()
 	const advice = "; correct the request; docs/http.md has the fields that are supported"
 	for body, want := range map[string]string{
-		`[]`:                      "the body is not a request of this route: the value cannot be of type array",
-		`{"model":1,"input":"a"}`: "the body is not a request of this route: model cannot be of type number",
-		`{"model":"m","input":[{"type":"file"}]}`:             `input[0]: an item of type "file" is not supported`,
-		`{"model":"m","input":[{"role":"user","content":1}]}`: "input[0]: the content is neither a text nor a list of parts",
+		`[]`:                                   "the body is not a request of this route: the value cannot be of type array",
+		`{"model":1,"input":"a"}`:              "the body is not a request of this route: model cannot be of type number",
+		``:                                     "the body is not a request of this route: it is empty",
+		`{"model":"m"`:                         "the body is not a request of this route: it ends within a value",
+		`{"model":"m","input":"a"} {}`:         "the body is not a request of this route: it has more than one value",
+		"{\"model\":\"m\",\"input\":\"\xff\"}": "the body is not UTF-8",
+		`{"model":"m","input":[{"type":"file"}]}`:                                      `input[0]: an item of type "file" is not supported`,
+		`{"model":"m","input":[{"role":"user","content":["a"]}]}`:                      "input[0]: the content is neither a text nor a list of parts",
+		`{"model":"m","input":[{"role":"user","content":[{"type":"text","text":1}]}]}`: "input[0]: the content is neither a text nor a list of parts",
+		`{"model":"m","input":[{"role":"user","content":1}]}`:                          "input[0]: the content is neither a text nor a list of parts",
 	} {
 		_, err := surface.Responses{}.Read([]byte(body))
 		if got := api.Wire(err); got == nil || got.Message+"; "+got.Next != want+advice {
@@ -229,6 +236,68 @@ func TestOptionsRead(t *testing.T) {
 			}
 			if diff := cmp.Diff(c.tools, got.Tools); diff != "" {
 				t.Errorf("tools (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestTexts checks that texts are read as encoding/json reads them.
+func TestTexts(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{`"a"`, `"\n\u00e9\ud83d\ude00\\\""`, `"\ud800 half"`, `"é\t"`} {
+		var want string
+		if err := json.Unmarshal([]byte(raw), &want); err != nil {
+			t.Fatal(err)
+		}
+		for name, read := range map[string]func() (surface.Request, error){
+			"chat completions": func() (surface.Request, error) {
+				return surface.OpenAI{}.Read([]byte(`{"model":"m","messages":[{"role":"assistant","content":` + raw + `}],"stop":` + raw + `}`))
+			},
+			"responses": func() (surface.Request, error) {
+				return surface.Responses{}.Read([]byte(`{"model":"m","input":[{"role":"assistant","content":` + raw + `}]}`))
+			},
+			"chat completions, parts": func() (surface.Request, error) {
+				return surface.OpenAI{}.Read([]byte(`{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":` + raw + `}]}]}`))
+			},
+			"messages": func() (surface.Request, error) {
+				return surface.Anthropic{}.Read([]byte(`{"model":"m","max_tokens":1,"messages":[{"role":"assistant","content":` + raw + `},{"role":"user","content":"hi"}]}`))
+			},
+			"messages, blocks": func() (surface.Request, error) {
+				return surface.Anthropic{}.Read([]byte(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"text":` + raw + `,"cache_control":{"type":"ephemeral"},"type":"text"}]}]}`))
+			},
+		} {
+			got, err := read()
+			switch {
+			case err != nil:
+				t.Errorf("%s: %s: %v", name, raw, err)
+			case got.Messages[0].Content != want:
+				t.Errorf("%s: %s: got %q, want %q", name, raw, got.Messages[0].Content, want)
+			case name == "chat completions" && (len(got.Options.Stop) != 1 || got.Options.Stop[0] != want):
+				t.Errorf("%s: stop %s: got %q, want %q", name, raw, got.Options.Stop, want)
+			}
+		}
+	}
+}
+
+// BenchmarkRead reads a conversation of 10 kB in each protocol.
+func BenchmarkRead(b *testing.B) {
+	text := strings.Repeat("a word ", 10<<10/7)
+	for name, c := range map[string]struct {
+		dialect surface.Dialect
+		body    string
+	}{
+		"chat completions": {surface.OpenAI{}, `{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`},
+		"responses":        {surface.Responses{}, `{"model":"m","input":"` + text + `"}`},
+		"messages":         {surface.Anthropic{}, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":"` + text + `"}]}`},
+		"messages, blocks": {surface.Anthropic{}, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"text","text":"` + text + `"}]}]}`},
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(c.body)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.dialect.Read([]byte(c.body)); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}
