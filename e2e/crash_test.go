@@ -1,10 +1,13 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -254,4 +257,50 @@ func TestDrains(t *testing.T) {
 		t.Errorf("end: %+v", end)
 	}
 	sound(t, w, a)
+}
+
+// TestDrainsHTTP checks that a model call over HTTP that is in progress at a signal to stop
+// gets its whole answer, or is cut off shortly before the drain is over: then the stream
+// ends with an error, and what was generated is billed.
+func TestDrainsHTTP(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, drain string
+		whole       bool
+	}{{"within the drain", "20s", true}, {"longer than the drain", "1s", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			p, w := upWith(t, dir, map[string]string{"ANIMA_DRAIN": c.drain})
+			a := born(t, w, "Caller", api.Dollar)
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.http["inference-router"]+"/v1/chat/completions",
+				strings.NewReader(`{"model":"anima-sim-1","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"slow words"}]}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header = http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {a.ID}, "Content-Type": {"application/json"}}
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = res.Body.Close() }()
+			answer := bufio.NewReader(res.Body)
+			first, err := answer.ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.stop(t)
+			rest, err := io.ReadAll(answer)
+			text := first + string(rest)
+			ends, failed := strings.HasSuffix(text, "data: [DONE]\n\n"), strings.Contains(text, `data: {"error":`)
+			if err != nil || ends != c.whole || failed == c.whole {
+				t.Errorf("got error %v and %s\nwant a whole answer: %t", err, text, c.whole)
+			}
+			_, w = up(t, dir)
+			if b := call[api.Balance](t, w, api.GetBalance{Agent: a.ID}); b.Available >= api.Dollar {
+				t.Errorf("balance: got %s, want less than %s: the provider bills what it has generated", b.Available, api.Dollar)
+			}
+			sound(t, w, a)
+		})
+	}
 }

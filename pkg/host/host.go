@@ -82,8 +82,9 @@ type Env struct {
 	ready   func()
 }
 
-// Serve runs the bus routes until ctx ends and then drains. The service is ready when the
-// routes are active.
+// Serve runs the bus routes until ctx ends and then drains: it returns after the last
+// message, request and HTTP request in progress, or when the time limit for them is over.
+// The service is ready when the routes are active.
 func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	if e.marks != nil {
 		routes = append(routes, bus.Go(e.marks.keep))
@@ -286,7 +287,11 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 	b, err := bus.New(p.Conn, bus.Options{
 		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas, Guarded: true, Installation: p.Config.Installation,
 		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
-		Quiet: func(ctx context.Context) { quiet(); p.quiet.wait(ctx) },
+		Quiet: func(ctx context.Context) {
+			p.edge.requests.close(ctx) // their handlers use the stores and the other services
+			quiet()
+			p.quiet.wait(ctx)
+		},
 	})
 	if err != nil {
 		return err

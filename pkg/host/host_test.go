@@ -9,8 +9,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -358,6 +360,93 @@ func TestReadyAndDrain(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Errorf("run: %v", err)
+	}
+}
+
+// TestHTTPDrain checks that HTTP requests in progress at a signal to stop end before the
+// services close their stores: those that end within the drain get their whole answer,
+// others can report that they were cut off, and streams of events end soon.
+func TestHTTPDrain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		drain   time.Duration
+		release bool
+		want    string
+	}{
+		{"within the drain", 20 * time.Second, true, "whole"},
+		{"longer than the drain", 500 * time.Millisecond, false, "cut off"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			began, release := make(chan struct{}, 2), make(chan struct{})
+			var closed atomic.Bool // the stores of the service
+			answering := host.Define("answering", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
+				env.HTTP.Public("GET /slow", func(w http.ResponseWriter, r *http.Request) {
+					began <- struct{}{}
+					answer := "whole"
+					select {
+					case <-release:
+					case <-r.Context().Done():
+						answer = "cut off"
+					}
+					if closed.Load() {
+						answer += ", and the stores are closed"
+					}
+					host.WriteJSON(w, answer, nil)
+				})
+				env.HTTP.Public("GET /follow", func(w http.ResponseWriter, r *http.Request) {
+					began <- struct{}{}
+					ctx, done := host.UntilStop(r.Context())
+					defer done()
+					<-ctx.Done()
+					host.WriteJSON(w, r.Context().Err() == nil, nil)
+				})
+				err := env.Serve(ctx)
+				closed.Store(true)
+				return err
+			})
+			cfg := host.Defaults()
+			cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Drain = t.TempDir(), "127.0.0.1:0", "", c.drain
+			exp, err := telemetry.Open(t.Context(), telemetry.Options{Log: apptest.Log(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+			defer stop()
+			addrs, done := make(chan host.Addrs, 1), make(chan error, 1)
+			go func() {
+				done <- host.Run(ctx, host.Process{
+					Config: cfg, Conn: apptest.Dial(t, apptest.Server(t)), Log: apptest.Log(t), Exporters: exp, Ready: func(a host.Addrs) { addrs <- a },
+				}, answering)
+			}()
+			url := "http://" + (<-addrs).HTTP
+			var following sync.WaitGroup
+			answers := make(chan string, 1)
+			go func() {
+				_, _, body := get(t, http.MethodGet, url+"/slow", "")
+				answers <- strings.TrimSpace(body)
+			}()
+			following.Go(func() {
+				_, _, body := get(t, http.MethodGet, url+"/follow", "")
+				if got := strings.TrimSpace(body); c.release && got != "true" { // its context ended before that of the request
+					t.Errorf("a stream of events: got %s, want true", got)
+				}
+			})
+			<-began
+			<-began
+			stop()
+			following.Wait()
+			if c.release {
+				close(release)
+			}
+			if got := <-answers; got != strconv.Quote(c.want) {
+				t.Errorf("the request in progress: got %s, want %q", got, c.want)
+			}
+			if err := <-done; err != nil {
+				t.Errorf("run: %v", err)
+			}
+		})
 	}
 }
 

@@ -28,6 +28,7 @@ type edge struct {
 	room  func() error
 	ready func() bool // all services have added their routes
 
+	requests    requests
 	crossOrigin http.CrossOriginProtection
 }
 
@@ -104,6 +105,11 @@ func (e *edge) authorize(r *http.Request) error {
 // ServeHTTP refuses requests of wrong hosts and origins (DNS rebinding, cross-site
 // requests), then routes.
 func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !e.requests.begin() {
+		refuseStopped(w)
+		return
+	}
+	defer e.requests.end()
 	if !e.names.known(r.Host) {
 		wrongHost(w, r.Host)
 		return
@@ -296,19 +302,30 @@ func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
 	return servers, addrs, nil
 }
 
+// serve serves until ctx ends. Then it accepts no connection, and requests in progress have
+// most of the drain to end by themselves.
 func (s server) serve(ctx context.Context) error {
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
+	following, stop := context.WithCancel(base)
+	defer stop()
+	base = context.WithValue(base, stopKey{}, following)
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	stopped := make(chan struct{})
 	running := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		// Open event streams do not end by themselves: cancel their contexts after grace.
-		grace, done := context.WithTimeout(base, min(s.drain, time.Second))
-		defer done()
-		context.AfterFunc(grace, cancel)
-		_ = s.http.Shutdown(grace) // Close ends the remaining connections
-		_ = s.http.Close()         // returns an error for the listener, which Shutdown has closed
+		grace := time.AfterFunc(min(s.drain, followGrace), stop)
+		defer grace.Stop()
+		limit := cutOff(s.drain)
+		ending, over := context.WithTimeout(base, limit)
+		defer over()
+		if s.http.Shutdown(ending) != nil {
+			cancel()
+			reporting, over := context.WithTimeout(context.WithoutCancel(base), s.drain-limit)
+			defer over()
+			_ = s.http.Shutdown(reporting) // Close ends the remaining connections
+		}
+		_ = s.http.Close() // returns an error for the listener, which Shutdown has closed
 	})
 	err := s.http.Serve(s.ln)
 	if !running() {

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -38,7 +37,7 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	out := &eventWriter{w: w, flush: http.NewResponseController(w)}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := host.UntilStop(r.Context())
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
