@@ -12,15 +12,12 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// maxReserved is the most memory that [ReadBody] reserves for the length that a client
-// announces, in bytes.
-const maxReserved = 1 << 20
-
-// ReadBody reads the body of a request, of at most limit bytes. It returns an Invalid
-// error, with ReasonTooLarge or ReasonTooSlow if that is the cause.
+// ReadBody reads the body of a request, of at most limit bytes. It reserves memory for the
+// length that the client announces. It returns an Invalid error, with ReasonTooLarge or
+// ReasonTooSlow if that is the cause.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	var body bytes.Buffer
-	body.Grow(int(min(max(r.ContentLength, 0), limit, maxReserved)) + bytes.MinRead) // with room for the read that returns io.EOF
+	body.Grow(int(min(max(r.ContentLength, 0), limit)) + bytes.MinRead) // with room for the read that returns io.EOF
 	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	if err == nil {
 		return body.Bytes(), nil

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -16,6 +17,24 @@ var priorities = map[api.Task]admission.Priority{
 	api.TaskSafety:  admission.Urgent,
 	api.TaskTriage:  admission.Urgent,
 	api.TaskSummary: admission.Background,
+}
+
+// requestShare is the part of the process's memory limit that requests may have: one in
+// this many. A request takes three to five times its size until its call ends
+// (docs/bench.md, Memory of a router).
+const requestShare = 8
+
+// maxUnlimited is the memory limit, in bytes, that is assumed if there is a higher one or
+// none.
+const maxUnlimited = 4 << 30
+
+// requestMemory returns the bound of the total size of requests in bytes: the setting, in
+// MiB, or by the process's memory limit if that is 0.
+func requestMemory(setting int) int64 {
+	if setting > 0 {
+		return int64(setting) << 20
+	}
+	return min(debug.SetMemoryLimit(-1), maxUnlimited) / requestShare
 }
 
 // admit waits until the call may begin. The returned function must be called when the

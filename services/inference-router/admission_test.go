@@ -1,12 +1,16 @@
 package router_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/chat"
 	"github.com/anima-run/anima/pkg/bus"
 )
 
@@ -52,6 +56,61 @@ func TestAdmission(t *testing.T) {
 	}
 	if n := up.calls.Load(); n != 2 {
 		t.Errorf("the provider got %d calls, want 2: the first one and the safety check", n)
+	}
+}
+
+// TestRequestMemory checks that a large request over NATS is refused while the requests in
+// progress use the memory for requests, that one over HTTP waits until a call ends or is
+// refused, and that a small one is not.
+func TestRequestMemory(t *testing.T) {
+	t.Parallel()
+	up := serve(t)
+	w := withBalances(t, start(t, up, map[string]string{"ANIMA_INFERENCE_ROUTER_REQUEST_MEMORY": "1", "ANIMA_DRAIN": "1s"}))
+	body := func(size int, text string) string { // JSON may have space, which has no tokens
+		return `{"model":"m","messages":[{"role":"user","content":"` + text + `"}` + strings.Repeat(" ", size) + `]}`
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, w.HTTP+"/v1/chat/completions", strings.NewReader(body(600<<10, "quiet")))
+		if err == nil {
+			req.Header.Set("Authorization", "Bearer "+w.Token)
+			req.Header.Set("Anima-Agent", "lucky")
+			var res *http.Response
+			if res, err = http.DefaultClient.Do(req); err == nil {
+				err = res.Body.Close()
+			}
+		}
+		ended <- err
+	}()
+	<-up.asked
+	refusedOnce, waiting := make(chan struct{}), make(chan string, 1)
+	go func() {
+		status, header, answer := send(t, http.MethodPost, w.HTTP+"/v1/chat/completions", body(600<<10, "hello"), "Authorization", "Bearer "+w.Token, "Anima-Agent", "lucky")
+		if status != http.StatusTooManyRequests || header.Get("Retry-After") != "1" || !strings.Contains(answer, "memory") {
+			t.Errorf("over HTTP: got %d, Retry-After %q, %s; want %d", status, header.Get("Retry-After"), answer, http.StatusTooManyRequests)
+		}
+		close(refusedOnce)
+		_, answer = post(t, w, "/v1/chat/completions", body(600<<10, "hello"), "Anima-Agent", "lucky")
+		waiting <- answer
+	}()
+	large := request("a1", "hello")
+	encoded := api.CompleteV2{Messages: append(bytes.Repeat([]byte(" "), 600<<10), chat.Encode(large.Messages)...), Tools: json.RawMessage("[]"), Call: large}
+	encoded.Call.Messages, encoded.Call.Tools = nil, nil
+	if _, err := bus.CallStream[api.Delta, api.Completion](t.Context(), w.Bus, encoded, func(api.Delta) error { return nil }); api.ReasonOf(err) != api.ReasonBusy {
+		t.Errorf("over NATS: got %v, want busy", err)
+	}
+	if status, answer := post(t, w, "/v1/chat/completions", body(1000, "hello"), "Anima-Agent", "lucky"); status != http.StatusOK {
+		t.Errorf("a small request: got %d %s", status, answer)
+	}
+	<-refusedOnce
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("the canceled request: got no error")
+	}
+	if answer := <-waiting; !strings.Contains(answer, "You said: hello") {
+		t.Errorf("a request that waited for the end of the first one: got %s", answer)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -22,6 +23,9 @@ import (
 
 // maxCallBody is the largest body of a model call over HTTP, in bytes.
 const maxCallBody = 8 << 20
+
+// memoryPatience is how long a large request over HTTP waits for memory before it is read.
+const memoryPatience = 10 * time.Second
 
 // Headers of a model call over HTTP.
 const (
@@ -48,11 +52,24 @@ func (h *handlers) httpRoutes(routes host.Routes) {
 // is canceled at the provider, and what was generated is billed. After a crash the caller
 // repeats the request with its key: a stored answer is returned without another payment.
 func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Dialect) {
+	size := r.ContentLength
+	if size < 0 || size > maxCallBody { // unknown, or refused below
+		size = maxCallBody
+	}
+	memory, err := h.memory.Reserve(r.Context(), size, memoryPatience)
+	if err != nil {
+		// A client that is still sending would not read the answer.
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxCallBody)) // the answer is the same if it fails
+		refuse(w, d, err)
+		return
+	}
+	defer memory.Free()
 	body, err := host.ReadBody(w, r, maxCallBody)
 	if err != nil {
 		d.Refuse(w, host.StatusOf(err), err)
 		return
 	}
+	memory.Shrink(int64(len(body)))
 	in, err := d.Read(body)
 	if err != nil {
 		d.Refuse(w, host.StatusOf(err), err)

@@ -56,6 +56,7 @@ type Config struct {
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
 	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
 	Queue     int           `env:"queue" help:"maximum number of model calls that wait in this process while it makes as many as it can; calls for safety_check and heartbeat_triage begin first"`
+	Memory    int           `env:"request_memory" help:"total size of the requests in progress in MiB; 0: an eighth of the process's memory limit (GOMEMLIMIT), at most 512; further requests of more than 64 KiB are refused with a time to wait"`
 	Rates     []string      `env:"rates" help:"rates that providers allow, as provider=requests/tokens a minute, like openai=500/200000; 0 is no limit; with several replicas each has its own share; the router waits or calls another provider instead of exceeding them"`
 	Endpoints config.Secret `env:"endpoints" help:"more endpoints of the providers, for the same models, as provider=url|key; an empty url or key is that of the provider, as in openai=|second-key; calls are balanced over them"`
 	Hedge     string        `env:"hedge" help:"when a call without a first token makes a second attempt at another endpoint or model: off, p95 for the 95th percentile of the earlier calls to the model, or a time like 2s; the first attempt with a token is used, and both are paid"`
@@ -74,6 +75,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Queue < 0:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_QUEUE is %d: it cannot be negative", c.Queue)
+	case c.Memory < 0:
+		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_REQUEST_MEMORY is %d: it cannot be negative", c.Memory)
 	case c.Attempts < 1:
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_ATTEMPTS is %d: at least 1 is needed", c.Attempts)
 	case c.Failures < 1:
@@ -146,6 +149,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_HEDGE: %w", err)
 	}
 	h.gate = admission.New(cfg.Workers, cfg.Queue, env.Now, tel.refused)
+	h.memory = admission.NewMemory(requestMemory(cfg.Memory), func() { tel.refused(admission.Normal) })
 	if err := tel.observe(h.gate); err != nil {
 		return err
 	}
@@ -376,6 +380,7 @@ type handlers struct {
 	sources     map[string]*source // by name of the provider
 	limits      limits
 	gate        *admission.Gate
+	memory      *admission.Memory
 	rates       *ratelimit.Limiter
 	calls       callGroup
 	toolLists   toolLists

@@ -38,7 +38,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	t.cost, errs[1] = m.Int64Counter("anima.inference.cost", metric.WithUnit("{micro-USD}"), metric.WithDescription("Cost of model calls"))
 	t.duration, errs[2] = m.Float64Histogram(genaiconv.ClientOperationDuration{}.Name(), metric.WithUnit("s"), metric.WithDescription("Time of a call to a model"))
 	t.tokens, errs[3] = m.Int64Histogram(genaiconv.ClientTokenUsage{}.Name(), metric.WithUnit("{token}"), metric.WithDescription("Tokens of a call to a model"))
-	t.refusals, errs[4] = m.Int64Counter("anima.inference.refusals", metric.WithDescription("Model calls that were refused because too many waited"))
+	t.refusals, errs[4] = m.Int64Counter("anima.inference.refusals", metric.WithDescription("Model calls that were refused because too many waited or their requests would need too much memory"))
 	t.matrices, errs[5] = m.Int64Counter("anima.inference.matrix", metric.WithDescription("Stored routing matrices by outcome: used, or refused as invalid"))
 	t.hedges, errs[6] = m.Int64Counter("anima.inference.hedges", metric.WithDescription("Second attempts of model calls by the provider of the first attempt and outcome: made, and then won or lost if it or the first attempt had content first; or the reason why none was made"))
 	for _, err := range errs {

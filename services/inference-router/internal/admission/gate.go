@@ -1,6 +1,6 @@
 // Package admission bounds the model calls of one router. A [Gate] lets a number of calls
 // be in progress, lets others wait in order of their priority, and refuses calls when too
-// many wait.
+// many wait. A [Memory] refuses requests for which there is no memory.
 //
 // It decides only when a call begins. It makes no calls and has no part in the choice of
 // a model. Its state is that of one process.
@@ -43,6 +43,8 @@ const reservedShare = 16
 const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 30 * time.Second
+
+	retryMemory = time.Second // of a request that [Memory] refuses
 )
 
 // Gate admits calls. Use [New] to create one. It is safe for concurrent use.

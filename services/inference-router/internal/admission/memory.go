@@ -1,0 +1,72 @@
+package admission
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/anima-run/anima/pkg/api"
+)
+
+// SmallRequest is the size, in bytes, up to which [Memory] does not count a request: the
+// slots and the queue of the [Gate] bound the memory of those.
+const SmallRequest = 64 << 10
+
+// Memory bounds the total size of the requests in progress, because a request and the
+// copies that a call makes of it stay in memory until the call ends. Use [NewMemory] to
+// create one. It is safe for concurrent use.
+type Memory struct {
+	total int64
+	free  *semaphore.Weighted
+	shed  func()
+}
+
+// NewMemory returns a bound of total bytes. shed is called for each refused request.
+func NewMemory(total int64, shed func()) *Memory {
+	return &Memory{total: total, free: semaphore.NewWeighted(total), shed: shed}
+}
+
+// Reservation is the part of a [Memory] that a request has. It is not safe for concurrent
+// use.
+type Reservation struct {
+	of *Memory
+	n  int64
+}
+
+// Reserve reserves n bytes, or the whole memory for a request that is larger. It waits for
+// patience, in the order of the calls; 0 or less: not at all. The caller must call
+// [Reservation.Free] when the call has ended. The error is Unavailable with
+// [api.ReasonBusy], also if ctx ends first.
+func (m *Memory) Reserve(ctx context.Context, n int64, patience time.Duration) (*Reservation, error) {
+	if n <= SmallRequest {
+		return &Reservation{of: m}, nil
+	}
+	n = min(n, m.total)
+	ok := m.free.TryAcquire(n)
+	if !ok && patience > 0 {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		ok = m.free.Acquire(ctx, n) == nil
+	}
+	if !ok {
+		m.shed()
+		return nil, &api.Error{
+			Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the router is busy: the requests in progress use the memory for requests",
+			Next:       "try again, start more replicas of inference-router, or give them more memory",
+			RetryAfter: retryMemory.Milliseconds(),
+		}
+	}
+	return &Reservation{m, n}, nil
+}
+
+// Shrink reduces the reservation to n bytes, if it is larger.
+func (r *Reservation) Shrink(n int64) {
+	if less := r.n - n; less > 0 {
+		r.of.free.Release(less)
+		r.n = n
+	}
+}
+
+// Free ends the reservation. Further calls have no effect.
+func (r *Reservation) Free() { r.Shrink(0) }

@@ -1,0 +1,75 @@
+package admission_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/inference-router/internal/admission"
+)
+
+// TestMemory checks which requests a bound of ten small ones admits, and in which order
+// others wait.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const small = admission.SmallRequest
+		refused := 0
+		m := admission.NewMemory(10*small, func() { refused++ })
+		reserve := func(n int64, want bool) *admission.Reservation {
+			t.Helper()
+			before := refused
+			r, err := m.Reserve(t.Context(), n, 0)
+			if (err == nil) != want || refused-before == 1 == want {
+				t.Errorf("%d bytes: got error %v and %d refusals, want to be admitted: %t", n, err, refused-before, want)
+			}
+			if err != nil && (api.ReasonOf(err) != api.ReasonBusy || api.Wire(err).RetryAfter == 0) {
+				t.Errorf("%d bytes: got %v, want busy with a time to wait", n, err)
+			}
+			return r
+		}
+		alone := reserve(20*small, true)
+		reserve(small+1, false)
+		reserve(small, true).Free()
+		alone.Free()
+		alone.Free()
+		first := reserve(6*small, true)
+		reserve(6*small, false)
+		first.Shrink(4 * small)
+		first.Shrink(5 * small)
+		second := reserve(6*small, true)
+		reserve(small+1, false)
+
+		began := time.Now()
+		waited := make(chan time.Duration, 2)
+		for _, n := range []int64{9 * small, 2 * small} {
+			go func() {
+				r, err := m.Reserve(t.Context(), n, time.Minute)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				waited <- time.Since(began)
+				r.Free()
+			}()
+			synctest.Wait()
+		}
+		<-time.After(time.Second)
+		second.Free() // enough for the second one that waits, whose turn it is not
+		<-time.After(time.Second)
+		first.Free()
+		for range 2 {
+			if took := <-waited; took != 2*time.Second {
+				t.Errorf("a request that waits: got memory after %s, want 2s", took)
+			}
+		}
+		whole := reserve(10*small, true)
+		began = time.Now()
+		if _, err := m.Reserve(t.Context(), 2*small, time.Minute); api.ReasonOf(err) != api.ReasonBusy || time.Since(began) != time.Minute {
+			t.Errorf("without memory: got %v after %s, want busy after a minute", err, time.Since(began))
+		}
+		whole.Free()
+	})
+}
