@@ -74,12 +74,13 @@ type Env struct {
 	Data   string // the service's own folder, created by [Env.Folder]
 	HTTP   Routes // HTTP routes of the service, in addition to its bus routes
 
-	service Service
-	cfg     Config
-	lookup  config.Lookup
-	status  *status
-	marks   *marks // of the database; nil until it is open
-	ready   func()
+	service  Service
+	cfg      Config
+	lookup   config.Lookup
+	status   *status
+	marks    *marks // of the database; nil until it is open
+	requests *requests
+	ready    func()
 }
 
 // Serve runs the bus routes until ctx ends and then drains: it returns after the last
@@ -89,11 +90,27 @@ func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	if e.marks != nil {
 		routes = append(routes, bus.Go(e.marks.keep))
 	}
-	return e.Bus.Serve(ctx, e.cfg.Drain, func() {
+	limit, done := endsAfter(ctx, e.cfg.Drain)
+	defer done()
+	err := e.Bus.Serve(ctx, e.cfg.Drain, func() {
 		e.status.set(e.service.Name, "")
 		e.Log.Info("ready")
 		e.ready()
 	}, routes...)
+	if ctx.Err() != nil { // otherwise the service has failed, and HTTP requests still arrive
+		e.requests.close(limit)
+	}
+	return err
+}
+
+// endsAfter returns a context that ends when d has passed since the end of ctx.
+func endsAfter(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	detach := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(d, cancel)
+		context.AfterFunc(later, func() { timer.Stop() })
+	})
+	return later, func() { detach(); cancel() }
 }
 
 // Folder returns the service's own data folder, and creates it if it does not exist.
@@ -234,7 +251,7 @@ func Run(ctx context.Context, p Process, services ...Service) error {
 	for _, s := range servers {
 		g.Go(func() error { return s.serve(ctx) })
 	}
-	r := &running{Process: p, edge: edge, status: st, quiet: newBarrier(len(services)), ready: newBarrier(len(services))}
+	r := &running{Process: p, edge: edge, several: len(services) > 1, status: st, quiet: newBarrier(len(services)), ready: newBarrier(len(services))}
 	for _, s := range services {
 		g.Go(func() error {
 			if err := r.runOne(ctx, s); err != nil && ctx.Err() == nil {
@@ -262,6 +279,7 @@ type running struct {
 	Process
 
 	edge         *edge
+	several      bool // services
 	status       *status
 	quiet, ready *barrier   // the services have settled their last message; they are ready
 	ensure       sync.Mutex // serialises Ensure: after the first call the streams exist
@@ -288,7 +306,9 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 		Service: s.Name, Version: Version(), Log: log, Replicas: p.Config.Replicas, Guarded: true, Installation: p.Config.Installation,
 		Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
 		Quiet: func(ctx context.Context) {
-			p.edge.requests.close(ctx) // their handlers use the stores and the other services
+			if p.several {
+				p.edge.requests.close(ctx) // their handlers make requests to the other services
+			}
 			quiet()
 			p.quiet.wait(ctx)
 		},
@@ -314,7 +334,7 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 	return s.run(ctx, &Env{
 		Bus: b, Log: log, Now: p.Now, Tracer: prov.TracerProvider(), Meter: prov.MeterProvider(),
 		Data: dataOf(p.Config, s), HTTP: serviceRoutes{edge: p.edge, tracers: prov.TracerProvider(), keys: keys},
-		service: s, cfg: p.Config, lookup: p.Lookup, status: p.status, ready: ready,
+		service: s, cfg: p.Config, lookup: p.Lookup, status: p.status, requests: &p.edge.requests, ready: ready,
 	})
 }
 

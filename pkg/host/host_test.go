@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -365,22 +366,37 @@ func TestReadyAndDrain(t *testing.T) {
 
 // TestHTTPDrain checks that HTTP requests in progress at a signal to stop end before the
 // services close their stores: those that end within the drain get their whole answer,
-// others can report that they were cut off, and streams of events end soon.
+// others can report that they were cut off, and streams of events end soon. Until then the
+// services of the process answer each other; a service alone takes no requests.
 func TestHTTPDrain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		drain   time.Duration
 		release bool
+		several bool // services in the process
 		want    string
 	}{
-		{"within the drain", 20 * time.Second, true, "whole"},
-		{"longer than the drain", 500 * time.Millisecond, false, "cut off"},
+		{"within the drain", 20 * time.Second, true, false, "whole"},
+		{"longer than the drain", 500 * time.Millisecond, false, false, "cut off"},
+		{"within the drain of several services", 20 * time.Second, true, true, "whole"},
+		{"longer than the drain of several services", 500 * time.Millisecond, false, true, "cut off"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			began, release := make(chan struct{}, 2), make(chan struct{})
 			var closed atomic.Bool // the stores of the service
+			s := apptest.Server(t)
+			asker, err := bus.New(apptest.Dial(t, s), bus.Options{Service: "asker", Log: apptest.Log(t)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer asker.Close()
+			ask := func(ctx context.Context) (api.Rules, error) {
+				ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // a request without a responder is repeated
+				defer cancel()
+				return bus.Call[api.Rules](ctx, asker, api.ListRules{})
+			}
 			answering := host.Define("answering", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error {
 				env.HTTP.Public("GET /slow", func(w http.ResponseWriter, r *http.Request) {
 					began <- struct{}{}
@@ -393,6 +409,9 @@ func TestHTTPDrain(t *testing.T) {
 					if closed.Load() {
 						answer += ", and the stores are closed"
 					}
+					if _, err := ask(r.Context()); c.release && (err == nil) != c.several {
+						answer += fmt.Sprintf(", and a request to the service got %v", err)
+					}
 					host.WriteJSON(w, answer, nil)
 				})
 				env.HTTP.Public("GET /follow", func(w http.ResponseWriter, r *http.Request) {
@@ -402,10 +421,14 @@ func TestHTTPDrain(t *testing.T) {
 					<-ctx.Done()
 					host.WriteJSON(w, r.Context().Err() == nil, nil)
 				})
-				err := env.Serve(ctx)
+				err := env.Serve(ctx, bus.Reply(func(context.Context, api.ListRules) (api.Rules, error) { return api.Rules{Version: "1"}, nil }))
 				closed.Store(true)
 				return err
 			})
+			services := []host.Service{answering}
+			if c.several {
+				services = append(services, host.Define("idle", struct{}{}, nil, func(ctx context.Context, env *host.Env, _ struct{}) error { return env.Serve(ctx) }))
+			}
 			cfg := host.Defaults()
 			cfg.Data, cfg.HTTPAddr, cfg.OpsAddr, cfg.Drain = t.TempDir(), "127.0.0.1:0", "", c.drain
 			exp, err := telemetry.Open(t.Context(), telemetry.Options{Log: apptest.Log(t)})
@@ -417,8 +440,8 @@ func TestHTTPDrain(t *testing.T) {
 			addrs, done := make(chan host.Addrs, 1), make(chan error, 1)
 			go func() {
 				done <- host.Run(ctx, host.Process{
-					Config: cfg, Conn: apptest.Dial(t, apptest.Server(t)), Log: apptest.Log(t), Exporters: exp, Ready: func(a host.Addrs) { addrs <- a },
-				}, answering)
+					Config: cfg, Conn: apptest.Dial(t, s), Log: apptest.Log(t), Exporters: exp, Ready: func(a host.Addrs) { addrs <- a },
+				}, services...)
 			}()
 			url := "http://" + (<-addrs).HTTP
 			var following sync.WaitGroup
