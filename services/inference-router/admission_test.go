@@ -59,9 +59,9 @@ func TestAdmission(t *testing.T) {
 	}
 }
 
-// TestRequestMemory checks that a large request over NATS is refused while the requests in
-// progress use the memory for requests, that one over HTTP waits until a call ends or is
-// refused, and that a small one is not.
+// TestRequestMemory checks that a large request waits while the requests in progress use
+// the memory for requests, until a call ends or it is refused, over both transports, and
+// that a small one does not wait.
 func TestRequestMemory(t *testing.T) {
 	t.Parallel()
 	up := serve(t)
@@ -98,7 +98,9 @@ func TestRequestMemory(t *testing.T) {
 	large := request("a1", "hello")
 	encoded := api.CompleteV2{Messages: append(bytes.Repeat([]byte(" "), 600<<10), chat.Encode(large.Messages)...), Tools: json.RawMessage("[]"), Call: large}
 	encoded.Call.Messages, encoded.Call.Tools = nil, nil
-	if _, err := bus.CallStream[api.Delta, api.Completion](t.Context(), w.Bus, encoded, func(api.Delta) error { return nil }); api.ReasonOf(err) != api.ReasonBusy {
+	long, done := context.WithTimeout(t.Context(), time.Minute) // without a deadline it would be that of the bus
+	defer done()
+	if _, err := bus.CallStream[api.Delta, api.Completion](long, w.Bus, encoded, func(api.Delta) error { return nil }); api.ReasonOf(err) != api.ReasonBusy {
 		t.Errorf("over NATS: got %v, want busy", err)
 	}
 	if status, answer := post(t, w, "/v1/chat/completions", body(1000, "hello"), "Anima-Agent", "lucky"); status != http.StatusOK {

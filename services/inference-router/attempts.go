@@ -112,7 +112,7 @@ func (h *handlers) complete(ctx context.Context, req api.Complete, send func(api
 
 // completeV2 is complete for an encoded prompt.
 func (h *handlers) completeV2(ctx context.Context, m api.CompleteV2, send func(api.Delta) error) (api.Completion, error) {
-	memory, err := h.memory.Reserve(ctx, int64(len(m.Messages)+len(m.Tools)), 0) // another replica may have memory
+	memory, err := h.memory.Reserve(ctx, int64(len(m.Messages)+len(m.Tools)))
 	if err != nil {
 		return api.Completion{}, err
 	}

@@ -24,9 +24,6 @@ import (
 // maxCallBody is the largest body of a model call over HTTP, in bytes.
 const maxCallBody = 8 << 20
 
-// memoryPatience is how long a large request over HTTP waits for memory before it is read.
-const memoryPatience = 10 * time.Second
-
 // Headers of a model call over HTTP.
 const (
 	headerAgent = "Anima-Agent"     // id of the agent that pays; the request's own field for a user has the same meaning
@@ -56,7 +53,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	if size < 0 || size > maxCallBody { // unknown, or refused below
 		size = maxCallBody
 	}
-	memory, err := h.memory.Reserve(r.Context(), size, memoryPatience)
+	memory, err := h.memory.Reserve(r.Context(), size)
 	if err != nil {
 		// A client that is still sending would not read the answer.
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxCallBody)) // the answer is the same if it fails

@@ -13,6 +13,9 @@ import (
 // slots and the queue of the [Gate] bound the memory of those.
 const SmallRequest = 64 << 10
 
+// MemoryPatience is how long a request waits for memory.
+const MemoryPatience = 10 * time.Second
+
 // Memory bounds the total size of the requests in progress, because a request and the
 // copies that a call makes of it stay in memory until the call ends. Use [NewMemory] to
 // create one. It is safe for concurrent use.
@@ -35,21 +38,17 @@ type Reservation struct {
 }
 
 // Reserve reserves n bytes, or the whole memory for a request that is larger. It waits for
-// patience, in the order of the calls; 0 or less: not at all. The caller must call
+// up to [MemoryPatience], in the order of the calls. The caller must call
 // [Reservation.Free] when the call has ended. The error is Unavailable with
 // [api.ReasonBusy], also if ctx ends first.
-func (m *Memory) Reserve(ctx context.Context, n int64, patience time.Duration) (*Reservation, error) {
+func (m *Memory) Reserve(ctx context.Context, n int64) (*Reservation, error) {
 	if n <= SmallRequest {
 		return &Reservation{of: m}, nil
 	}
 	n = min(n, m.total)
-	ok := m.free.TryAcquire(n)
-	if !ok && patience > 0 {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		ok = m.free.Acquire(ctx, n) == nil
-	}
-	if !ok {
+	ctx, cancel := context.WithTimeout(ctx, MemoryPatience)
+	defer cancel()
+	if m.free.Acquire(ctx, n) != nil {
 		m.shed()
 		return nil, &api.Error{
 			Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the router is busy: the requests in progress use the memory for requests",

@@ -1,6 +1,7 @@
 package admission_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,11 @@ func TestMemory(t *testing.T) {
 		reserve := func(n int64, want bool) *admission.Reservation {
 			t.Helper()
 			before := refused
-			r, err := m.Reserve(t.Context(), n, 0)
+			began := time.Now()
+			r, err := m.Reserve(t.Context(), n)
+			if took := time.Since(began); want && took != 0 || !want && took != admission.MemoryPatience {
+				t.Errorf("%d bytes: took %s", n, took)
+			}
 			if (err == nil) != want || refused-before == 1 == want {
 				t.Errorf("%d bytes: got error %v and %d refusals, want to be admitted: %t", n, err, refused-before, want)
 			}
@@ -46,7 +51,7 @@ func TestMemory(t *testing.T) {
 		waited := make(chan time.Duration, 2)
 		for _, n := range []int64{9 * small, 2 * small} {
 			go func() {
-				r, err := m.Reserve(t.Context(), n, time.Minute)
+				r, err := m.Reserve(t.Context(), n)
 				if err != nil {
 					t.Error(err)
 					return
@@ -66,9 +71,11 @@ func TestMemory(t *testing.T) {
 			}
 		}
 		whole := reserve(10*small, true)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
 		began = time.Now()
-		if _, err := m.Reserve(t.Context(), 2*small, time.Minute); api.ReasonOf(err) != api.ReasonBusy || time.Since(began) != time.Minute {
-			t.Errorf("without memory: got %v after %s, want busy after a minute", err, time.Since(began))
+		if _, err := m.Reserve(ctx, 2*small); api.ReasonOf(err) != api.ReasonBusy || time.Since(began) != time.Second {
+			t.Errorf("without memory, until the context ends: got %v after %s, want busy after 1s", err, time.Since(began))
 		}
 		whole.Free()
 	})
