@@ -367,7 +367,8 @@ func TestReadyAndDrain(t *testing.T) {
 // TestHTTPDrain checks that HTTP requests in progress at a signal to stop end before the
 // services close their stores: those that end within the drain get their whole answer,
 // others can report that they were cut off, and streams of events end soon. Until then the
-// services of the process answer each other; a service alone takes no requests.
+// services of the process answer each other; a service alone takes no requests, and gets
+// answers from other processes.
 func TestHTTPDrain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -392,6 +393,20 @@ func TestHTTPDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer asker.Close()
+			serving, end := context.WithCancel(context.WithoutCancel(t.Context()))
+			ready, other := make(chan struct{}), make(chan error, 1)
+			go func() {
+				other <- asker.Serve(serving, time.Second, func() { close(ready) }, bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
+					return api.Balance{Agent: m.Agent}, nil
+				}))
+			}()
+			<-ready
+			defer func() {
+				end()
+				if err := <-other; err != nil {
+					t.Errorf("the other process: %v", err)
+				}
+			}()
 			ask := func(ctx context.Context) (api.Rules, error) {
 				ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // a request without a responder is repeated
 				defer cancel()
@@ -411,6 +426,9 @@ func TestHTTPDrain(t *testing.T) {
 					}
 					if _, err := ask(r.Context()); c.release && (err == nil) != c.several {
 						answer += fmt.Sprintf(", and a request to the service got %v", err)
+					}
+					if b, err := bus.Call[api.Balance](context.WithoutCancel(r.Context()), env.Bus, api.GetBalance{Agent: "lucky"}); err != nil || b.Agent != "lucky" {
+						answer += fmt.Sprintf(", and a request to another process got %+v, %v", b, err)
 					}
 					host.WriteJSON(w, answer, nil)
 				})
