@@ -131,7 +131,7 @@ bench: ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
 bench-gateway: ## Print the processor time of a model call over HTTP beside proxies that only forward (ROUNDS=8)
-	set -o pipefail; ANIMA_GATEWAY_ROUNDS=$(or $(ROUNDS),8) go test -count=1 -timeout 20m -v -run '^TestGatewayCost$$' ./e2e | grep -v level=
+	set -o pipefail; GOFLAGS=-pgo=$(CURDIR)/deploy/turn.pgo ANIMA_GATEWAY_ROUNDS=$(or $(ROUNDS),8) go test -count=1 -timeout 20m -v -run '^TestGatewayCost$$' ./e2e | grep -v level=
 
 bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
 	@test -n "$(BASE)" || { echo 'BASE is not set: make bench-pair BASE=v0.1.0' >&2; exit 1; }
