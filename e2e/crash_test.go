@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,13 +272,7 @@ func TestDrainsHTTP(t *testing.T) {
 			dir := t.TempDir()
 			p, w := upWith(t, dir, map[string]string{"ANIMA_DRAIN": c.drain})
 			a := born(t, w, "Caller", api.Dollar)
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, w.http["inference-router"]+"/v1/chat/completions",
-				strings.NewReader(`{"model":"anima-sim-1","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"slow words"}]}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header = http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {a.ID}, "Content-Type": {"application/json"}}
-			res, err := http.DefaultClient.Do(req)
+			res, err := routerOf(w, a).open(t, `{"model":"anima-sim-1","max_tokens":64,"stream":true,"messages":[{"role":"user","content":"slow words"}]}`)
 			if err != nil {
 				t.Fatal(err)
 			}

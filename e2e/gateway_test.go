@@ -102,13 +102,18 @@ func newGateway(t *testing.T, streams int, alone bool) *gateway {
 // add adds the router of a suite, with an agent that pays.
 func (g *gateway) add(name string, w *world, p *process) *gatewayTarget {
 	g.t.Helper()
-	payer := born(g.t, w, "Payer", 1000*api.Dollar)
-	at := &gatewayTarget{
-		name: name, url: w.http["inference-router"], pid: p.cmd.Process.Pid, client: newClient(),
-		header: http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {payer.ID}},
-	}
+	at := routerOf(w, born(g.t, w, "Payer", 1000*api.Dollar))
+	at.name, at.pid = name, p.cmd.Process.Pid
 	g.targets = append(g.targets, at)
 	return at
+}
+
+// routerOf returns the router of a suite, for calls that an agent pays.
+func routerOf(w *world, payer api.Agent) *gatewayTarget {
+	return &gatewayTarget{
+		url: w.http["inference-router"], client: newClient(),
+		header: http.Header{"Authorization": {"Bearer " + token}, "Anima-Agent": {payer.ID}},
+	}
 }
 
 func newClient() *http.Client {

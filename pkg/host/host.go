@@ -84,33 +84,21 @@ type Env struct {
 }
 
 // Serve runs the bus routes until ctx ends and then drains: it returns after the last
-// message, request and HTTP request in progress, or when the time limit for them is over.
+// message, request and HTTP request in progress, whose contexts end when the drain is over.
 // The service is ready when the routes are active.
 func (e *Env) Serve(ctx context.Context, routes ...bus.Route) error {
 	if e.marks != nil {
 		routes = append(routes, bus.Go(e.marks.keep))
 	}
-	limit, done := endsAfter(ctx, e.cfg.Drain)
-	defer done()
 	err := e.Bus.Serve(ctx, e.cfg.Drain, func() {
 		e.status.set(e.service.Name, "")
 		e.Log.Info("ready")
 		e.ready()
 	}, routes...)
 	if ctx.Err() != nil { // otherwise the service has failed, and HTTP requests still arrive
-		e.requests.close(limit)
+		e.requests.close(context.WithoutCancel(ctx)) // the server ends them when the drain is over
 	}
 	return err
-}
-
-// endsAfter returns a context that ends when d has passed since the end of ctx.
-func endsAfter(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	detach := context.AfterFunc(ctx, func() {
-		timer := time.AfterFunc(d, cancel)
-		context.AfterFunc(later, func() { timer.Stop() })
-	})
-	return later, func() { detach(); cancel() }
 }
 
 // Folder returns the service's own data folder, and creates it if it does not exist.

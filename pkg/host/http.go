@@ -106,7 +106,7 @@ func (e *edge) authorize(r *http.Request) error {
 // requests), then routes.
 func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.requests.begin() {
-		refuseStopped(w)
+		WriteError(w, 0, &api.Error{Code: api.Unavailable, Message: "the server is stopping", Next: "try again: another replica, or the next start, serves the request", RetryAfter: 1000})
 		return
 	}
 	defer e.requests.end()

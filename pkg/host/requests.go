@@ -2,11 +2,8 @@ package host
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"time"
-
-	"github.com/anima-run/anima/pkg/api"
 )
 
 // requests counts the HTTP requests in progress, so that the services close their stores
@@ -43,7 +40,7 @@ func (r *requests) end() {
 func (r *requests) close(ctx context.Context) {
 	for {
 		r.mu.Lock()
-		if r.n == 0 || r.closed || ctx.Err() != nil {
+		if r.n == 0 || ctx.Err() != nil {
 			r.closed = true
 			r.mu.Unlock()
 			return
@@ -58,11 +55,6 @@ func (r *requests) close(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// refuseStopped answers a request that arrived while the process stops.
-func refuseStopped(w http.ResponseWriter) {
-	WriteError(w, 0, &api.Error{Code: api.Unavailable, Message: "the server is stopping", Next: "try again: another replica, or the next start, serves the request", RetryAfter: 1000})
 }
 
 // Times of HTTP requests after a signal to stop.

@@ -105,24 +105,19 @@ func scanReflect(c columns, i int, dest reflect.Value) error {
 		return fmt.Errorf("into %s: not a pointer to a value", dest.Kind())
 	}
 	d := dest.Elem()
-	switch d.Kind() {
-	case reflect.String:
+	switch {
+	case d.Kind() == reflect.String:
 		t, err := stringOf(c, i, d.String())
 		d.SetString(t)
 		return err
-	case reflect.Bool:
+	case d.Kind() == reflect.Bool:
 		b, err := boolOf(c, i)
 		d.SetBool(b)
 		return err
-	case reflect.Slice:
-		if d.Type().Elem().Kind() == reflect.Uint8 {
-			b, err := bytesOf(c, i)
-			d.SetBytes(b)
-			return err
-		}
-	default:
-	}
-	switch {
+	case d.Kind() == reflect.Slice && d.Type().Elem().Kind() == reflect.Uint8:
+		b, err := bytesOf(c, i)
+		d.SetBytes(b)
+		return err
 	case d.CanInt():
 		n, err := integerOf(c, i, d.Type().Bits())
 		d.SetInt(n)

@@ -56,7 +56,7 @@ type Config struct {
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
 	Workers   int           `env:"workers" help:"maximum number of concurrent model calls in this process"`
 	Queue     int           `env:"queue" help:"maximum number of model calls that wait in this process while it makes as many as it can; calls for safety_check and heartbeat_triage begin first"`
-	Memory    int           `env:"request_memory" help:"total size of the requests in progress in MiB; 0: an eighth of the process's memory limit (GOMEMLIMIT), at most 512; further requests of more than 64 KiB are refused with a time to wait"`
+	Memory    int           `env:"request_memory" help:"total size of the requests in progress in MiB; 0: an eighth of the process's memory limit (GOMEMLIMIT), at most 512; further requests of more than 64 KiB wait, and are refused after 10s"`
 	Rates     []string      `env:"rates" help:"rates that providers allow, as provider=requests/tokens a minute, like openai=500/200000; 0 is no limit; with several replicas each has its own share; the router waits or calls another provider instead of exceeding them"`
 	Endpoints config.Secret `env:"endpoints" help:"more endpoints of the providers, for the same models, as provider=url|key; an empty url or key is that of the provider, as in openai=|second-key; calls are balanced over them"`
 	Hedge     string        `env:"hedge" help:"when a call without a first token makes a second attempt at another endpoint or model: off, p95 for the 95th percentile of the earlier calls to the model, or a time like 2s; the first attempt with a token is used, and both are paid"`

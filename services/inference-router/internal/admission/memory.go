@@ -41,22 +41,22 @@ type Reservation struct {
 // up to [MemoryPatience], in the order of the calls. The caller must call
 // [Reservation.Free] when the call has ended. The error is Unavailable with
 // [api.ReasonBusy], also if ctx ends first.
-func (m *Memory) Reserve(ctx context.Context, n int64) (*Reservation, error) {
+func (m *Memory) Reserve(ctx context.Context, n int64) (Reservation, error) {
 	if n <= SmallRequest {
-		return &Reservation{of: m}, nil
+		return Reservation{of: m}, nil
 	}
 	n = min(n, m.total)
 	ctx, cancel := context.WithTimeout(ctx, MemoryPatience)
 	defer cancel()
 	if m.free.Acquire(ctx, n) != nil {
 		m.shed()
-		return nil, &api.Error{
+		return Reservation{}, &api.Error{
 			Code: api.Unavailable, Reason: api.ReasonBusy, Message: "the router is busy: the requests in progress use the memory for requests",
 			Next:       "try again, start more replicas of inference-router, or give them more memory",
 			RetryAfter: retryMemory.Milliseconds(),
 		}
 	}
-	return &Reservation{m, n}, nil
+	return Reservation{m, n}, nil
 }
 
 // Shrink reduces the reservation to n bytes, if it is larger.

@@ -19,7 +19,7 @@ func TestMemory(t *testing.T) {
 		const small = admission.SmallRequest
 		refused := 0
 		m := admission.NewMemory(10*small, func() { refused++ })
-		reserve := func(n int64, want bool) *admission.Reservation {
+		reserve := func(n int64, want bool) admission.Reservation {
 			t.Helper()
 			before := refused
 			began := time.Now()
@@ -37,7 +37,8 @@ func TestMemory(t *testing.T) {
 		}
 		alone := reserve(20*small, true)
 		reserve(small+1, false)
-		reserve(small, true).Free()
+		uncounted := reserve(small, true)
+		uncounted.Free()
 		alone.Free()
 		alone.Free()
 		first := reserve(6*small, true)

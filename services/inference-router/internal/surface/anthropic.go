@@ -174,7 +174,7 @@ func (r anthropicRequest) effort() string {
 
 // blocksOf returns the blocks of a content, which is a text or a list of blocks.
 func blocksOf(raw json.RawMessage) ([]anthropicBlock, error) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if len(notNull(raw)) == 0 {
 		return nil, nil
 	}
 	if text, ok := stringOf(raw); ok {

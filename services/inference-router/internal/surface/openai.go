@@ -169,7 +169,7 @@ func notNull(raw json.RawMessage) json.RawMessage {
 
 // stopOf returns the stop sequences, which are a string, null or a list.
 func stopOf(raw json.RawMessage) ([]string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if len(notNull(raw)) == 0 {
 		return nil, nil
 	}
 	if one, ok := stringOf(raw); ok {
@@ -185,7 +185,7 @@ func stopOf(raw json.RawMessage) ([]string, error) {
 // openAIChoice returns the choice of tools: auto, none, required, or the name of a tool
 // after [provider.OneTool].
 func openAIChoice(raw json.RawMessage) (string, error) {
-	if len(raw) == 0 || string(raw) == "null" {
+	if len(notNull(raw)) == 0 {
 		return "", nil
 	}
 	if word, ok := stringOf(raw); ok {
