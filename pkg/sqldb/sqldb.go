@@ -78,6 +78,7 @@ type DB struct {
 	Engine
 	write, read *litePool // SQLite only
 	commits     *committer
+	checkpoints *checkpointer
 	pg          *pgPool // Postgres only
 	count       *counters
 	spans       *spans
@@ -145,6 +146,7 @@ func (db *DB) Close() error {
 	if db.Engine == Postgres {
 		return errors.Join(err, db.pg.close())
 	}
+	db.checkpoints.close()
 	return errors.Join(err, db.read.close(), db.write.close())
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -30,15 +31,16 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 		namespace = strings.TrimSuffix(filepath.Base(path), filepath.Ext(path))
 	}
 	db := &DB{Engine: SQLite, url: whole, opts: opts, count: count, spans: newSpans(opts, semconv.DBSystemNameSQLite, namespace)}
+	db.checkpoints = newCheckpointer(db)
 	pool := func(conns int, pragmas ...string) *litePool {
 		pragmas = append(pragmas, "synchronous="+sync, "foreign_keys=on",
 			"journal_size_limit=67108864") // bounds the WAL file after a burst of writes
-		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, db.count) })
+		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, db.count, db.checkpoints) })
 	}
 	// In WAL mode readers and the writer do not block each other. The mode is stored in
 	// the file, so the writer sets it first and readers need not. Each commit of the
 	// writer invalidates the page caches of the readers, so those are small: 500 KiB.
-	db.write, db.read = pool(1, "journal_mode=wal"), pool(opts.MaxConns, "query_only=on", "cache_size=-500")
+	db.write, db.read = pool(1, "journal_mode=wal", "wal_autocheckpoint="+strconv.Itoa(commitPages)), pool(opts.MaxConns, "query_only=on", "cache_size=-500")
 	db.commits = &committer{pool: db.write}
 	for _, pool := range []*litePool{db.write, db.read} {
 		// The first transactions of two processes that create the same file may conflict.
@@ -95,13 +97,13 @@ func touch(path string) error {
 // ErrBusy, which InTx retries.
 const busyTimeout = time.Second
 
-func openLite(path string, pragmas []string, count *counters) (_ *liteConn, err error) {
+func openLite(path string, pragmas []string, count *counters, checkpoints *checkpointer) (_ *liteConn, err error) {
 	// A path, not a URI: no character of it is special.
 	raw, err := sqlite.OpenConn(path, sqlite.OpenReadWrite)
 	if err != nil {
 		return nil, liteErr(err)
 	}
-	c := &liteConn{raw: raw, count: count, stmts: map[string]*liteStmt{}}
+	c := &liteConn{raw: raw, count: count, checkpoints: checkpoints, stmts: map[string]*liteStmt{}}
 	raw.SetBusyTimeout(busyTimeout) // the default waits without a limit
 	raw.SetInterrupt(c.watch.init())
 	for _, p := range pragmas {

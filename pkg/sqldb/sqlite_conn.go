@@ -27,10 +27,11 @@ var limits = regexp.MustCompile(`\blimit (\$[0-9]+)`)
 
 // liteConn is a connection to a SQLite file. It must be used by one goroutine at a time.
 type liteConn struct {
-	raw   *sqlite.Conn
-	count *counters
-	stmts map[string]*liteStmt // by the text of the query, before compile changes it
-	watch watch
+	raw         *sqlite.Conn
+	count       *counters
+	checkpoints *checkpointer
+	stmts       map[string]*liteStmt // by the text of the query, before compile changes it
+	watch       watch
 	// reading holds the open rows.
 	reading []*liteRows
 	// released is the time of the last return to the pool.
@@ -82,7 +83,7 @@ func (c *liteConn) exec(ctx context.Context, query string, args []any) (changed 
 		changed, err = c.execOne(ctx, query, args)
 	}
 	if err == nil && c.raw.AutocommitEnabled() {
-		c.count.commits.Add(1)
+		c.checkpoints.committed(c.count.commits.Add(1))
 	}
 	return changed, err
 }
@@ -233,7 +234,7 @@ func (c *liteConn) commit(ctx context.Context) error {
 	}
 	err := c.control("commit")
 	if err == nil {
-		c.count.commits.Add(1)
+		c.checkpoints.committed(c.count.commits.Add(1))
 	}
 	return err
 }
