@@ -8,7 +8,8 @@ import (
 
 // SQLite appends changed pages to the WAL file. A checkpoint copies them to the database
 // file, and syncs both; SQLite makes one in the commit that reaches a number of pages, and
-// all other writers wait for the disk. A checkpointer makes them beside the commits.
+// all other writers wait for the disk. A checkpointer makes them beside the commits; this
+// needs SQLite 3.51.3, which corrected the WAL-reset bug (https://sqlite.org/wal.html#walresetbug).
 const (
 	// checkpointPages is the size of the WAL file, 32 MiB, from which its pages are copied.
 	// With SQLite's default of 1,000 pages a page that changes often is copied more often.

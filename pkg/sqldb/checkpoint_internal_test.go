@@ -74,6 +74,30 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
+// TestSQLiteVersion checks that SQLite has the correction of the WAL-reset bug
+// (https://sqlite.org/wal.html#walresetbug): before 3.51.3 a checkpoint on one connection
+// beside a commit on another could damage the file.
+func TestSQLiteVersion(t *testing.T) {
+	t.Parallel()
+	db, err := openSmall(t.Context(), filepath.Join(t.TempDir(), "x.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	var version string
+	if err := db.QueryRowContext(t.Context(), "select sqlite_version()").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor, patch int
+	if _, err := fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch); err != nil || major*1_000_000+minor*1000+patch < 3_051_003 {
+		t.Errorf("SQLite is %q, %v, want 3.51.3 or later", version, err)
+	}
+}
+
 // check opens a database, fails the test if its file is damaged, and returns the number of
 // rows.
 func check(t *testing.T, path string) (rows int) {
