@@ -68,9 +68,9 @@ type sustained struct {
 
 // lap holds the figures of one minute.
 type lap struct {
-	length    time.Duration
-	took      []time.Duration // sorted
-	processor time.Duration
+	length       time.Duration
+	took         []time.Duration // sorted
+	user, kernel time.Duration   // processor time
 }
 
 func (s *sustained) runs() int64 {
@@ -130,17 +130,19 @@ func (s *sustained) pace(minutes int, rate float64) {
 		}
 	})
 	s.homes = append(s.homes, s.home())
-	from, used := began, s.processor()
+	from := began
+	user, kernel := s.processor()
 	for i := range minutes {
 		s.pause(began.Add(time.Duration(i+1) * s.minute))
-		now, cpu := time.Now(), s.processor()
+		now := time.Now()
+		u, k := s.processor()
 		s.mu.Lock()
 		took := s.took
 		s.took = nil
 		s.mu.Unlock()
 		slices.Sort(took)
-		s.laps = append(s.laps, lap{now.Sub(from), took, cpu - used})
-		from, used = now, cpu
+		s.laps = append(s.laps, lap{now.Sub(from), took, u - user, k - kernel})
+		from, user, kernel = now, u, k
 		s.samples = append(s.samples, s.sample())
 		s.homes = append(s.homes, s.home())
 		if i%5 == 0 || i == minutes-1 {
@@ -151,11 +153,11 @@ func (s *sustained) pace(minutes int, rate float64) {
 }
 
 // processor returns the processor time that the process has used.
-func (s *sustained) processor() time.Duration {
+func (s *sustained) processor() (user, kernel time.Duration) {
 	s.t.Helper()
-	sum, err := processTime(s.p.cmd.Process.Pid)
+	user, kernel, err := processTimes(s.p.cmd.Process.Pid)
 	s.must(err)
-	return sum
+	return user, kernel
 }
 
 // home returns the stored bytes by stream and by file of the services' data.
@@ -188,14 +190,14 @@ func (s *sustained) line(i int) string {
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 	turns := 2 * float64(len(v.took))
-	return fmt.Sprintf("| %d | %.0f | %.1f | %.1f | %.1f | %.2f |", i+1, turns/v.length.Seconds(),
-		ms(v.took[len(v.took)/2]), ms(v.took[len(v.took)*99/100]), ms(v.took[len(v.took)-1]), ms(v.processor)/turns)
+	return fmt.Sprintf("| %d | %.0f | %.1f | %.1f | %.1f | %.2f | %.2f |", i+1, turns/v.length.Seconds(),
+		ms(v.took[len(v.took)/2]), ms(v.took[len(v.took)*99/100]), ms(v.took[len(v.took)-1]), ms(v.user+v.kernel)/turns, ms(v.kernel)/turns)
 }
 
 // byMinute returns a table with a row for the first, the last and some other minutes.
 func (s *sustained) byMinute() string {
 	var b strings.Builder
-	b.WriteString("| minute | turns/s | p50 of a run, ms | p99 | longest | processor time, ms a turn |\n| --- | --- | --- | --- | --- | --- |\n")
+	b.WriteString("| minute | turns/s | p50 of a run, ms | p99 | longest | processor time, ms a turn | of it in the kernel |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	every := max(1, len(s.laps)/12)
 	for i := range s.laps {
 		if i == 0 || (i+1)%every == 0 || i == len(s.laps)-1 {
@@ -230,21 +232,27 @@ func (s *sustained) byHome() string {
 	return b.String()
 }
 
-// processTime returns the processor time that a process has used. Its resolution is one
-// tick of Linux, 10 ms.
+// processTime returns the processor time that a process has used.
 func processTime(pid int) (time.Duration, error) {
+	user, kernel, err := processTimes(pid)
+	return user + kernel, err
+}
+
+// processTimes returns the processor time that a process has used itself and in the
+// kernel. The resolution is one tick of Linux, 10 ms.
+func processTimes(pid int) (user, kernel time.Duration, err error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	_, rest, _ := strings.Cut(string(stat), ") ")
-	var sum time.Duration
-	for _, field := range strings.Fields(rest)[11:13] { // utime and stime, proc(5)
-		n, err := strconv.ParseInt(field, 10, 64)
+	fields := strings.Fields(rest)
+	for i, to := range []*time.Duration{&user, &kernel} { // utime and stime, proc(5)
+		n, err := strconv.ParseInt(fields[11+i], 10, 64)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		sum += time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
+		*to = time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
 	}
-	return sum, nil
+	return user, kernel, nil
 }
