@@ -280,7 +280,7 @@ func listen(p Process, e *edge, st *status) ([]server, Addrs, error) {
 		servers = append(servers, server{
 			ln: ln, drain: p.Config.Drain,
 			http: &http.Server{
-				Handler: h, ReadHeaderTimeout: min(10*time.Second, p.Config.ReadTimeout), IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+				Handler: limitWrites(p.Config.WriteTimeout, h), ReadHeaderTimeout: min(10*time.Second, p.Config.ReadTimeout), IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 				// The deadline is removed when the body has been read, so it does not
 				// limit event streams.
 				ReadTimeout: p.Config.ReadTimeout,

@@ -40,15 +40,17 @@ type subscriber struct{ send func(api.Delta) error }
 func (g *callGroup) do(ctx context.Context, req callRequest, send func(api.Delta) error, call func(context.Context, func(api.Delta)) (api.Completion, error)) (api.Completion, error) {
 	self := &subscriber{send}
 	g.mu.Lock()
-	if other := g.all[req.ID]; other != nil {
+	var left *sharedCall // is being canceled
+	for other := g.all[req.ID]; other != nil && other != left; other = g.all[req.ID] {
+		g.mu.Unlock() // joining waits while another caller receives text
 		if err := req.checkRepeated(other.agent, other.request); err != nil {
-			g.mu.Unlock()
 			return api.Completion{}, err
 		}
 		if other.join(self) {
-			g.mu.Unlock()
 			return other.wait(ctx, self)
 		}
+		left = other
+		g.mu.Lock()
 	}
 	callCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

@@ -3,11 +3,52 @@ package router
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 )
+
+// TestSlowCaller checks that a caller that does not receive its text delays only callers
+// of the same call.
+func TestSlowCaller(t *testing.T) {
+	t.Parallel()
+	var f callGroup
+	stuck, release := make(chan struct{}), make(chan struct{})
+	ask := func(id string, send func(api.Delta) error) (api.Completion, error) {
+		return f.do(t.Context(), callRequest{Complete: api.Complete{ID: id, Agent: "lucky"}}, send, func(_ context.Context, tell func(api.Delta)) (api.Completion, error) {
+			tell(api.Delta{Content: "text"})
+			return api.Completion{Text: id}, nil
+		})
+	}
+	silent := func(api.Delta) error { return nil }
+	results := make(chan error, 2)
+	go func() {
+		_, err := ask("slow", func(api.Delta) error { close(stuck); <-release; return nil })
+		results <- err
+	}()
+	<-stuck
+	joining := make(chan struct{})
+	go func() {
+		close(joining)
+		_, err := ask("slow", silent)
+		results <- err
+	}()
+	<-joining
+	for range 100 { // the second caller of the slow call waits for its turn in between
+		runtime.Gosched()
+		if c, err := ask("other", silent); err != nil || c.Text != "other" {
+			t.Fatalf("another call: got %+v, %v", c, err)
+		}
+	}
+	close(release)
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Errorf("a caller of the slow call: %v", err)
+		}
+	}
+}
 
 // TestPanickingFlight checks that a call that panics ends for all its callers, and that
 // the next call with its id is made.
