@@ -217,7 +217,8 @@ type Completion struct {
 	Provider     string     `json:"provider"`
 	Text         string     `json:"text"`
 	ToolCalls    []ToolCall `json:"toolCalls,omitempty"`
-	Finish       string     `json:"finish"` // one of the Finish constants, or the provider's own value
+	Finish       string     `json:"finish"`                 // one of the Finish constants, or the provider's own value
+	StopSequence string     `json:"stopSequence,omitempty"` // of the request, before which the answer ends, if the provider names it
 	InputTokens  int64      `json:"inputTokens"`
 	OutputTokens int64      `json:"outputTokens"`
 	CachedTokens int64      `json:"cachedTokens,omitempty"`     // of InputTokens, read from the provider's cache

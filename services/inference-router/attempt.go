@@ -91,7 +91,7 @@ func (a *attempt) finish(ctx context.Context, c *callState) (answer api.Completi
 	cost := m.cost(res.Usage)
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, "ok", a.took, res.Usage.Input, res.Usage.Output, cost)
 	answer = api.Completion{
-		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, Reasoning: res.Reasoning,
+		Model: m.model.ID, Provider: m.provider.Name(), Text: res.Text, Finish: res.Finish, StopSequence: res.Stop, Reasoning: res.Reasoning,
 		InputTokens: res.Usage.Input, CachedTokens: res.Usage.CachedInput, CacheWrite: res.Usage.CacheWrite,
 		OutputTokens: res.Usage.Output, ReasonTokens: res.Usage.Reasoning, Cost: cost + c.failedCost, LatencyMS: a.took.Milliseconds(), Attempts: c.tries + c.hedged + 1,
 	}

@@ -140,7 +140,7 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 			return h.answer(ctx, req, paid, func(c api.Completion) { tell(api.Delta{Answer: &c}) })
 		}
 		if tried.Call >= h.limits.attempts {
-			return api.Completion{}, attemptsExhausted(&api.Error{Message: "the provider failed", Next: "anima session events shows why"}, tried.Call, false)
+			return api.Completion{}, attemptsExhausted(&api.Error{Message: "the provider failed", Next: "make the call under another id; anima session events shows the attempts of an agent's call"}, tried.Call, false)
 		}
 		c := &callState{h: h, req: req, out: &stream{send: tell}, began: h.now(), tries: tried.Call, failedCost: tried.Cost}
 		h.route(ctx, c.query(), &c.route)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -497,6 +498,42 @@ func TestUnreachable(t *testing.T) {
 				t.Errorf("notes: %q, want 3 of another try", h.notes)
 			}
 		})
+	}
+}
+
+// TestNotConnected checks that nothing is paid for requests that had no connection: to a
+// server whose certificate is unknown, to one without TLS, and to one that ends the
+// connection at once.
+func TestNotConnected(t *testing.T) {
+	t.Parallel()
+	never := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the server got a request") })
+	unknown, plain := httptest.NewUnstartedServer(never), httptest.NewServer(never)
+	unknown.Config.ErrorLog = log.New(io.Discard, "", 0) // has the handshakes that failed
+	unknown.StartTLS()
+	closing, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := closing.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	t.Cleanup(func() { unknown.Close(); plain.Close(); _ = closing.Close() })
+	for name, addr := range map[string]string{
+		"an unknown certificate": unknown.Listener.Addr().String(), "no TLS": plain.Listener.Addr().String(), "closed": closing.Addr().String(),
+	} {
+		w, b := paid(t, "https://"+addr+"/v1", nil)
+		if _, _, err := ask(t, w.Bus, request("dead", "hello")); api.ReasonOf(err) != api.ReasonAttempts {
+			t.Errorf("%s: got %v, want that all attempts failed", name, err)
+		}
+		if settled, _, active, cost := b.sums(); settled != 0 || active != 0 || cost != 0 {
+			t.Errorf("%s: %d settled, %d active, cost %d; want nothing paid", name, settled, active, cost)
+		}
 	}
 }
 

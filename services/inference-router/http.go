@@ -9,9 +9,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -79,7 +81,16 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	}
 	head := surface.Head{ID: req.ID, Model: in.Model, Created: h.now().Unix(), Usage: in.Usage}
 	if !in.Stream {
-		answer, err := h.completion(r.Context(), req, func(api.Delta) error { return nil })
+		var early atomic.Pointer[api.Completion]
+		answer, err := h.completion(r.Context(), req, func(d api.Delta) error {
+			if d.Answer != nil {
+				early.Store(d.Answer)
+			}
+			return nil
+		})
+		if stored := early.Load(); err != nil && stored != nil {
+			answer, err = *stored, nil // only the settlement failed, and it is repeated
+		}
 		if err != nil {
 			refuse(w, d, err)
 			return
@@ -135,6 +146,9 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte)
 	}
 	if task := r.Header.Get(headerTask); task != "" {
 		req.Task = api.Task(task)
+		if !slices.Contains(api.Tasks(), req.Task) {
+			return callRequest{}, notTask(req.Task)
+		}
 	}
 	if !fresh {
 		var err error
@@ -179,7 +193,7 @@ func freshKey(now time.Time) string {
 func refuse(w http.ResponseWriter, d surface.Dialect, err error) {
 	status := host.StatusOf(err)
 	host.SetRetryAfter(w, status, err)
-	if reason := api.ReasonOf(err); api.OverLimit(reason) || reason == api.ReasonKeyTaken { // the official clients would repeat the request at once
+	if reason := api.ReasonOf(err); api.OverLimit(reason) || reason == api.ReasonKeyTaken || reason == api.ReasonAttempts { // the official clients would repeat the request at once
 		w.Header().Set("X-Should-Retry", "false")
 	}
 	d.Refuse(w, status, err)

@@ -414,6 +414,7 @@ func TestSurfaceInput(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"m","user":"stranger",` + hi + `}`, "no account"},
 		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"metadata":{"user_id":"stranger"},` + hi + `}`, "no account"},
 		{"/v1/chat/completions", `{"model":"m","user":"",` + hi + `}`, "does not name the agent"},
+		{"/v1/chat/completions", `{"model":"m",` + hi + `}`, "is not a task"},
 		{"/v1/chat/completions", `{`, "not a request"},
 		{"/v1/chat/completions", `[]`, "not a request"},
 		{"/v1/chat/completions", `{} {}`, "more than one"},
@@ -472,6 +473,9 @@ func TestSurfaceInput(t *testing.T) {
 			headers := []string{"Anima-Agent", "lucky"}
 			if strings.Contains(c.body, `"user`) {
 				headers = nil
+			}
+			if c.want == "is not a task" {
+				headers = []string{"Anima-Agent", "lucky", "Anima-Task", "daydream"}
 			}
 			status, body := post(t, w, c.path, c.body, headers...)
 			var got struct {
@@ -585,6 +589,30 @@ func TestSurfaceKeyTaken(t *testing.T) {
 	}
 	if n := up.calls.Load(); n != 1 {
 		t.Errorf("got %d calls of the provider, want 1", n)
+	}
+}
+
+// TestSurfaceUnsettled checks that a caller gets an answer whose settlement failed, and
+// that it is settled later, once.
+func TestSurfaceUnsettled(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
+	b := newBooks()
+	b.refusing(func(m api.Message) error {
+		if _, ok := m.(api.Settle); ok {
+			return api.Errorf(api.Unavailable, "treasury is away")
+		}
+		return nil
+	})
+	w := withBalances(t, paidBy(t, b, s.url, nil))
+	for _, stream := range []string{"false", "true"} {
+		status, body := post(t, w, "/v1/chat/completions", `{"model":"m","stream":`+stream+`,"messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky")
+		if status != http.StatusOK || !strings.Contains(body, "the answer") || !strings.Contains(body, `"finish_reason":"stop"`) {
+			t.Errorf("stream %s: got %d %s, want the answer", stream, status, body)
+		}
+	}
+	if n := s.calls.Load(); n != 2 {
+		t.Errorf("%d calls of the provider, want 2", n)
 	}
 }
 

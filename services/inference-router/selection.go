@@ -33,7 +33,7 @@ func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Ro
 	}
 	switch {
 	case !slices.Contains(api.Tasks(), q.Task):
-		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a task: the tasks are %v", q.Task, api.Tasks())
+		return api.Route{}, notTask(q.Task)
 	case m.Tier != api.TierUnknown && !slices.Contains(api.Tiers(), m.Tier):
 		return api.Route{}, api.Errorf(api.Invalid, "%.40q is not a tier: the tiers are %v", m.Tier, api.Tiers())
 	case min(m.PromptTokens, m.ToolTokens, m.MaxTokens, m.Images) < 0:
@@ -139,4 +139,8 @@ func refusal(route *model.Route) error {
 		}
 	}
 	return nil
+}
+
+func notTask(task api.Task) error {
+	return api.Errorf(api.Invalid, "%.40q is not a task: the tasks are %v", task, api.Tasks())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -20,7 +21,7 @@ const (
 	RetrySame      Kind = "retry_same"       // a transient failure: 408, 409, 500, 503, 529
 	RateLimited    Kind = "rate_limited"     // 429: wait RetryAfter, or use another provider
 	Failover       Kind = "failover"         // an incomplete or empty answer: a cut stream, an empty body, other 5xx
-	Unreachable    Kind = "unreachable"      // no connection: unknown host, connection refused
+	Unreachable    Kind = "unreachable"      // no connection: unknown host, connection refused, an invalid certificate
 	Stalled        Kind = "stalled"          // no token for too long
 	NoModel        Kind = "no_model"         // 404, model_not_found: the model does not exist; others may
 	Quota          Kind = "quota"            // 402, insufficient_quota: the account has no credit; waiting does not help
@@ -56,6 +57,17 @@ func (e *Error) Error() string {
 // Unwrap returns the context's error or that of onDelta for a Canceled error, else nil.
 // Errors of a client library are not in the chain: they hold the request and its key.
 func (e *Error) Unwrap() error { return e.cause }
+
+// ErrNotConnected is in the chain of a transport's error if there was no connection: the
+// provider has received nothing of the request, and bills nothing.
+var ErrNotConnected = errors.New("no connection")
+
+// NotConnected reports whether the error of an HTTP client is one of a connection that was
+// not made.
+func NotConnected(err error) bool {
+	dial, ok := errors.AsType[*net.OpError](err)
+	return ok && dial.Op == "dial" || errors.Is(err, http.ErrSchemeMismatch) || errors.Is(err, ErrNotConnected)
+}
 
 // CanceledError returns the Canceled error for a context's error or an error of onDelta.
 func CanceledError(provider string, cause error) *Error {

@@ -221,6 +221,7 @@ type Response struct {
 	Reasoning string // written before the answer, not part of Text
 	ToolCalls []ToolCall
 	Finish    string
+	Stop      string // the stop sequence that ended the answer, if the provider names it
 	Usage     Usage
 }
 

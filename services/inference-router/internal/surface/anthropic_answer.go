@@ -34,9 +34,12 @@ type anthropicMessage struct {
 }
 
 // anthropicStop returns the stop reason in the words of the protocol.
-func anthropicStop(finish string) *string {
+func anthropicStop(c api.Completion) *string {
 	word := "end_turn"
-	switch finish {
+	if c.StopSequence != "" {
+		word = "stop_sequence"
+	}
+	switch c.Finish {
 	case api.FinishToolCalls:
 		word = "tool_use"
 	case api.FinishLength, api.FinishTimeout:
@@ -45,6 +48,14 @@ func anthropicStop(finish string) *string {
 		word = "refusal"
 	}
 	return &word
+}
+
+// stopSequence returns the stop sequence that ended the answer, or nil.
+func stopSequence(c api.Completion) *string {
+	if c.StopSequence == "" {
+		return nil
+	}
+	return &c.StopSequence
 }
 
 // inputOf returns the arguments of a call as the object that the protocol requires. Text
@@ -68,7 +79,7 @@ func inputOf(arguments string) json.RawMessage {
 func (Anthropic) Answer(w http.ResponseWriter, head Head, c api.Completion) {
 	m := anthropicMessage{
 		ID: head.ID, Type: "message", Role: provider.Assistant, Model: c.Model, Content: []anthropicBlock{},
-		StopReason: anthropicStop(c.Finish), Usage: anthropicUsageOf(c),
+		StopReason: anthropicStop(c), StopSequence: stopSequence(c), Usage: anthropicUsageOf(c),
 	}
 	if c.Reasoning != "" {
 		none := ""
@@ -147,6 +158,7 @@ func (s *anthropicStream) thinking(text string) error {
 }
 
 func (s *anthropicStream) End(c api.Completion) error {
+	s.head.Model = c.Model
 	if err := s.start(); err != nil {
 		return err
 	}
@@ -173,7 +185,7 @@ func (s *anthropicStream) End(c api.Completion) error {
 	}
 	// The usage of the prompt is known only now, so it is in this event too.
 	if err := s.emit("message_delta", event{
-		"delta": event{"stop_reason": anthropicStop(c.Finish), "stop_sequence": nil}, "usage": anthropicUsageOf(c),
+		"delta": event{"stop_reason": anthropicStop(c), "stop_sequence": stopSequence(c)}, "usage": anthropicUsageOf(c),
 	}); err != nil {
 		return err
 	}

@@ -117,6 +117,7 @@ func (s *openAIStream) Text(piece string) error { return s.delta(openAIDelta{Con
 // End writes the usage in a chunk of its own if the caller asked for it, and else in the
 // chunk with the finish reason.
 func (s *openAIStream) End(c api.Completion) error {
+	s.head.Model = c.Model
 	if len(c.ToolCalls) > 0 || c.Reasoning != "" || !s.begun { // the reasoning is known only now
 		if err := s.delta(openAIDelta{Reasoning: c.Reasoning, ToolCalls: openAICalls(c.ToolCalls, true)}); err != nil {
 			return err

@@ -285,10 +285,13 @@ func (s *responsesStream) call(i int, item *responsesItem) error {
 }
 
 func (s *responsesStream) reasoning(i int, item *responsesItem) error {
-	added, text := responsesReasoning(s.head, ""), (*item.Summary)[0].Text
+	added, part := responsesReasoning(s.head, ""), &(*item.Summary)[0]
+	text := part.Text
 	return s.all(responsesEvent{Type: "response.output_item.added", OutputIndex: &i, Item: &added},
+		responsesEvent{Type: "response.reasoning_summary_part.added", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Part: &responsesPart{Type: part.Type, Text: new("")}},
 		responsesEvent{Type: "response.reasoning_summary_text.delta", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Delta: text},
-		responsesEvent{Type: "response.reasoning_summary_text.done", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Text: text})
+		responsesEvent{Type: "response.reasoning_summary_text.done", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Text: text},
+		responsesEvent{Type: "response.reasoning_summary_part.done", OutputIndex: &i, SummaryIndex: new(0), ItemID: item.ID, Part: part})
 }
 
 // Fail ends the response with the status failed. No event with another status follows.

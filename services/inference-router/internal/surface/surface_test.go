@@ -68,8 +68,12 @@ func TestResponsesStream(t *testing.T) {
 	}{
 		"refusal": {api.Completion{Text: "no", Finish: api.FinishRefusal}, []string{`"delta":"no"`, `response.output_text.done`, `event: response.completed`, `"text":"no"`}, "event: response.refusal"},
 		"cut":     {api.Completion{Text: "no", Finish: api.FinishLength}, []string{`"delta":"no"`, `event: response.incomplete`, `"max_output_tokens"`}, "response.completed"},
-		"empty":   {api.Completion{Finish: api.FinishStop}, []string{"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"}, "delta"},
-		"call":    {api.Completion{Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "c", Name: "n", Arguments: `{"<":1}`}}}, []string{`"call_id":"c"`, "response.function_call_arguments.delta", "response.function_call_arguments.done", `"arguments":"{\"<\":1}"`, "response.output_item.done", "response.completed"}, "output_text"},
+		"reasoning": {api.Completion{Text: "yes", Reasoning: "so", Finish: api.FinishStop}, []string{
+			`response.reasoning_summary_part.added`, `"part":{"type":"summary_text","text":""}`, `response.reasoning_summary_text.delta`, `"delta":"so"`,
+			`response.reasoning_summary_text.done`, `response.reasoning_summary_part.done`, `"part":{"type":"summary_text","text":"so"}`, "response.output_item.done",
+		}, "response.failed"},
+		"empty": {api.Completion{Finish: api.FinishStop}, []string{"response.created", "response.in_progress", "response.output_item.added", "response.content_part.added", "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed"}, "delta"},
+		"call":  {api.Completion{Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "c", Name: "n", Arguments: `{"<":1}`}}}, []string{`"call_id":"c"`, "response.function_call_arguments.delta", "response.function_call_arguments.done", `"arguments":"{\"<\":1}"`, "response.output_item.done", "response.completed"}, "output_text"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,11 +117,11 @@ func TestAnswers(t *testing.T) {
 	}{
 		"openai": {surface.OpenAI{}, []string{
 			`"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60},"completion_tokens_details":{"reasoning_tokens":5}`,
-			`"reasoning_content":"let me see"`, `"name":"look"`, `"tool_calls"`,
+			`"reasoning_content":"let me see"`, `"name":"look"`, `"tool_calls"`, `"model":"m"`,
 		}, `data: {"error":{`, "[DONE]"},
 		"responses": {surface.Responses{}, []string{
 			`"input_tokens":100,"input_tokens_details":{"cached_tokens":60},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5},"total_tokens":120`,
-			`"summary":[{"type":"summary_text","text":"let me see"}]`, `"name":"look"`,
+			`"summary":[{"type":"summary_text","text":"let me see"}]`, `"name":"look"`, `"model":"m"`,
 		}, "event: response.failed", "response.completed"},
 		"anthropic": {surface.Anthropic{}, []string{
 			`"input_tokens":10,"cache_creation_input_tokens":30,"cache_read_input_tokens":60,"output_tokens":20`,
@@ -127,8 +131,8 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plain, streamed, failed := httptest.NewRecorder(), httptest.NewRecorder(), httptest.NewRecorder()
-			c.dialect.Answer(plain, surface.Head{ID: "1", Model: "m"}, answer)
-			s := c.dialect.Stream(streamed, surface.Head{ID: "1", Model: "m", Usage: true})
+			c.dialect.Answer(plain, surface.Head{ID: "1", Model: "a class"}, answer)
+			s := c.dialect.Stream(streamed, surface.Head{ID: "1", Model: "a class", Usage: true})
 			if err := s.Text("yes"); err != nil {
 				t.Fatal(err)
 			}
@@ -156,6 +160,23 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("the stream that failed: got\n%s\nwant %s and no %s", got, c.fault, c.ends)
 			}
 		})
+	}
+}
+
+// TestStopSequence checks that Anthropic's protocol names the sequence that ended an
+// answer.
+func TestStopSequence(t *testing.T) {
+	t.Parallel()
+	answer := api.Completion{Model: "m", Text: "yes", Finish: api.FinishStop, StopSequence: "X"}
+	plain, streamed := httptest.NewRecorder(), httptest.NewRecorder()
+	surface.Anthropic{}.Answer(plain, surface.Head{ID: "1"}, answer)
+	if err := (surface.Anthropic{}).Stream(streamed, surface.Head{ID: "1"}).End(answer); err != nil {
+		t.Fatal(err)
+	}
+	for kind, got := range map[string]string{"plain": plain.Body.String(), "stream": streamed.Body.String()} {
+		if !strings.Contains(got, `"stop_reason":"stop_sequence","stop_sequence":"X"`) {
+			t.Errorf("%s: the sequence is missing in\n%s", kind, got)
+		}
 	}
 }
 

@@ -37,6 +37,7 @@ type event struct {
 		PartialJSON string `json:"partial_json"`
 		Thinking    string `json:"thinking"`
 		StopReason  string `json:"stop_reason"`
+		Stop        string `json:"stop_sequence"`
 	} `json:"delta"` // of content_block_delta and message_delta
 	Usage *usage `json:"usage"` // of message_delta
 }
@@ -56,7 +57,8 @@ type usage struct {
 // answer accumulates the events of one stream.
 type answer struct {
 	id, model, stop string
-	done            bool // message_stop was received
+	sequence        string // the stop sequence that ended the answer
+	done            bool   // message_stop was received
 	text, thinking  strings.Builder
 	calls           []*call
 	byIndex         map[int]*call // by the index of their block
@@ -100,7 +102,7 @@ func (a *answer) add(data []byte) (string, error) {
 		a.size += len(e.Delta.Thinking) + len(e.Delta.PartialJSON)
 	case "message_delta":
 		if e.Delta.StopReason != "" {
-			a.stop = e.Delta.StopReason
+			a.stop, a.sequence = e.Delta.StopReason, e.Delta.Stop
 		}
 		a.count(e.Usage)
 		a.reported = a.reported || e.Usage != nil && e.Usage.Output != nil
@@ -160,7 +162,7 @@ var finishes = map[string]string{
 // response returns the answer. Its usage is estimated if the provider did not report it or
 // reported more tokens than possible.
 func (a *answer) response(req provider.Request) provider.Response {
-	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Reasoning: a.thinking.String(), Finish: a.stop}
+	res := provider.Response{ID: a.id, Model: a.model, Text: a.text.String(), Reasoning: a.thinking.String(), Finish: a.stop, Stop: a.sequence}
 	if finish, ok := finishes[a.stop]; ok {
 		res.Finish = finish
 	}

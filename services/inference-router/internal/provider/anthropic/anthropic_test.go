@@ -303,6 +303,10 @@ func TestAnswers(t *testing.T) {
 			[]string{`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}`, `{"type":"message_delta","delta":{"stop_reason":"tool_use"}}`},
 			provider.Response{Text: "x", Finish: provider.FinishStop},
 		},
+		"a stop sequence": {
+			[]string{`{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}`, `{"type":"message_delta","delta":{"stop_reason":"stop_sequence","stop_sequence":"X"}}`},
+			provider.Response{Text: "x", Finish: provider.FinishStop, Stop: "X"},
+		},
 		"refused": {
 			[]string{`{"type":"message_delta","delta":{"stop_reason":"refusal"}}`},
 			provider.Response{Finish: provider.FinishRefusal},

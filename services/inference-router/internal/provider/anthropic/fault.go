@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"net"
 	"net/http"
 	"net/url"
 
@@ -30,8 +29,7 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, body []byte, 
 		err = errTruncated
 	}
 	fault := &provider.Error{Kind: provider.Failover, Provider: p.name}
-	var dial *net.OpError
-	if head == nil && errors.As(err, &dial) && dial.Op == "dial" {
+	if head == nil && provider.NotConnected(err) {
 		fault.Kind = provider.Unreachable
 	}
 	switch {

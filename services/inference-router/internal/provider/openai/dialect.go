@@ -79,7 +79,7 @@ func (d dialect) reduced(req provider.Request, status int, message string) (dial
 		d.tokens = model.MaxCompletionTokens
 	case !d.noEffort && req.Effort != "" && strings.Contains(text, "reasoning"):
 		d.noEffort = true
-	case !d.noTools && req.Offers() && namesTools(text):
+	case !d.noTools && req.Offers() && namesTools(req, text):
 		d.noTools = true
 	case !d.noStream && strings.Contains(text, "stream"):
 		d.noStream, d.noStreamOptions = true, true
@@ -104,9 +104,11 @@ func refusesField(text string) bool {
 }
 
 // namesTools distinguishes a refusal of tools from the refusal of a single definition,
-// which names its position: tools[3].function.parameters.
-func namesTools(text string) bool {
-	if strings.Contains(text, "tools[") || strings.Contains(text, "tools.") || strings.Contains(text, "schema") {
+// which names its position: tools[3].function.parameters, and from the refusal of an
+// option that the caller chose.
+func namesTools(req provider.Request, text string) bool {
+	if strings.Contains(text, "tools[") || strings.Contains(text, "tools.") || strings.Contains(text, "schema") ||
+		strings.Contains(text, "parallel_tool_calls") || req.ToolChoice != "" && strings.Contains(text, "tool_choice") {
 		return false
 	}
 	return strings.Contains(text, "tool") || strings.Contains(text, "function call")

@@ -166,11 +166,13 @@ func TestRefusalsThatReduceNothing(t *testing.T) {
 		`Invalid schema for function 'exec': tools[0].function.parameters is not supported`,
 		`max_tokens is too large`,
 		`the conversation is not valid`,
+		`Unsupported parameter: 'parallel_tool_calls' is not supported with this model.`,
+		`tool_choice 'required' is not supported`,
 	} {
 		server := &picky{refuses: map[string]string{"messages": `{"error":{"message":"` + message + `"}}`}, status: 400}
 		p := connect(t, server)
 		req := providertest.Ask("hi")
-		req.Tools = []provider.Tool{{Name: "exec"}}
+		req.Tools, req.ToolChoice = []provider.Tool{{Name: "exec"}}, provider.ToolsRequired
 		_, err := p.Complete(t.Context(), req, nil)
 		if provider.KindOf(err) != provider.Fatal || len(server.calls()) != 1 || !strings.Contains(err.Error(), message) {
 			t.Errorf("%s: %d calls, %v; want one call and the message", message, len(server.calls()), err)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -27,7 +26,7 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		err = errTruncated
 	}
 	fault := &provider.Error{Kind: provider.Failover, Provider: p.name}
-	if dial, ok := errors.AsType[*net.OpError](err); ok && head == nil && dial.Op == "dial" {
+	if head == nil && provider.NotConnected(err) {
 		fault.Kind = provider.Unreachable
 	}
 	inStream, broken := errors.AsType[streamError](err)
