@@ -15,39 +15,47 @@ type dialect struct {
 	noStreamOptions bool             // answers 400 to stream_options
 	noStream        bool             // answers 400 to stream
 	noTools         bool             // answers 400 to tools; see [plain]
-	noEffort        bool             // answers 400 to the effort of reasoning
+	noEffort        bool             // answers 400 to the effort of reasoning of this request
 	tokens          model.TokenParam // field for the output limit; empty: as the request says
 }
 
 // dialects stores the dialects of a server in memory: streaming for the whole server,
-// tools, reasoning and the field of the output limit for each model, because servers such as Ollama
-// and OpenAI differ by model there. The zero value is ready to use.
+// tools, efforts of reasoning and the field of the output limit for each model, because servers
+// such as Ollama and OpenAI differ by model there. The zero value is ready to use.
 type dialects struct {
-	mu     sync.Mutex
-	server dialect
-	models map[string]dialect
+	mu      sync.Mutex
+	server  dialect
+	models  map[string]dialect
+	efforts map[refusedEffort]bool
 }
 
-func (d *dialects) of(id string) dialect {
+// refusedEffort is an effort that a model refuses; it may accept another one.
+type refusedEffort struct{ model, effort string }
+
+// of returns the dialect for calls to a model with an effort of reasoning.
+func (d *dialects) of(id, effort string) dialect {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	all := d.models[id]
+	all.noEffort = d.efforts[refusedEffort{id, effort}]
 	all.noStreamOptions, all.noStream = d.server.noStreamOptions, d.server.noStream
 	return all
 }
 
-// keep stores the dialect in which a call to a model succeeded.
-func (d *dialects) keep(id string, got dialect) {
+// keep stores the dialect in which a call to a model, with an effort, succeeded.
+func (d *dialects) keep(id, effort string, got dialect) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.models == nil {
-		d.models = map[string]dialect{}
+		d.models, d.efforts = map[string]dialect{}, map[refusedEffort]bool{}
+	}
+	if got.noEffort {
+		d.efforts[refusedEffort{id, effort}] = true
 	}
 	d.server.noStreamOptions = d.server.noStreamOptions || got.noStreamOptions
 	d.server.noStream = d.server.noStream || got.noStream
 	known := d.models[id]
 	known.noTools = known.noTools || got.noTools
-	known.noEffort = known.noEffort || got.noEffort
 	if got.tokens != "" {
 		known.tokens = got.tokens
 	}

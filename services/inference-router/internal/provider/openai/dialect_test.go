@@ -180,6 +180,38 @@ func TestRefusalsThatReduceNothing(t *testing.T) {
 	}
 }
 
+// TestRefusedEffort checks that only the effort that a model has refused is omitted.
+func TestRefusedEffort(t *testing.T) {
+	t.Parallel()
+	var got []string
+	p := connect(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var req struct {
+			Effort string `json:"reasoning_effort"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&req); err != nil {
+			t.Error(err)
+		}
+		got = append(got, req.Effort)
+		w.Header().Set("Content-Type", "application/json")
+		if req.Effort == "minimal" {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"error":{"message":"Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."}}`)
+			return
+		}
+		_, _ = io.WriteString(w, whole)
+	}))
+	for _, effort := range []string{"minimal", "minimal", "low", ""} {
+		req := providertest.Ask("hi")
+		req.Effort = effort
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Errorf("%s: %v", effort, err)
+		}
+	}
+	if diff := cmp.Diff([]string{"minimal", "", "", "low", ""}, got); diff != "" {
+		t.Errorf("efforts (-want +got):\n%s", diff)
+	}
+}
+
 // TestReductionThatDoesNotHelp checks that tools are sent again if the request without
 // tools was refused too.
 func TestReductionThatDoesNotHelp(t *testing.T) {
