@@ -2,9 +2,7 @@ package loop
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -75,8 +73,9 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 		if err := h.rested(ctx, cmd); err != nil {
 			return err
 		}
-		if err := os.MkdirAll(filepath.Join(h.store.Workspace(cmd.Agent), ".tmp"), 0o700); err != nil {
-			return fmt.Errorf("create workspace: %w", err)
+		// Without its folder only the agent's tools fail. The run must still be able to end.
+		if err := os.MkdirAll(h.store.Workspace(cmd.Agent), 0o700); err != nil {
+			h.log.WarnContext(ctx, "folder of the agent not created", "agent", cmd.Agent, "err", err)
 		}
 		h.running.Add(ctx, 1)
 		defer h.running.Add(ctx, -1)
