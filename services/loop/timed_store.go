@@ -43,8 +43,8 @@ func (s timedStore) Changes(ctx context.Context, cmd api.Run) ([]api.AgentChange
 	return timed(ctx, func(ctx context.Context) ([]api.AgentChanged, error) { return s.store.Changes(ctx, cmd) })
 }
 
-func (s timedStore) Over(ctx context.Context, run string) (bool, error) {
-	return timed(ctx, func(ctx context.Context) (bool, error) { return s.store.Over(ctx, run) })
+func (s timedStore) Waits(ctx context.Context, run string) (bool, error) {
+	return timed(ctx, func(ctx context.Context) (bool, error) { return s.store.Waits(ctx, run) })
 }
 
 func (s timedStore) Persist(ctx context.Context, rec *engine.Record, input engine.Input, end *engine.End) error {

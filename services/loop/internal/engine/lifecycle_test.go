@@ -342,6 +342,58 @@ func TestSteerCrash(t *testing.T) {
 	}
 }
 
+// TestCancelledWhileQueued tests that a message that was cancelled while it was queued
+// does not become part of another run, and is dropped.
+func TestCancelledWhileQueued(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []api.Mode{api.ModeCollect, api.ModeSteer} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := world(asks("", "put"), says("done"))
+			store, _ := w.Store.(*memStore)
+			first, gone, kept := behind("run1", "first", mode, api.Creator), behind("gone", "second", mode, api.External), behind("kept", "third", mode, api.Creator)
+			add := func() {
+				w.Queue.Add(gone)
+				w.Queue.Add(kept)
+				store.Cancel("gone", "cancelled: enough")
+			}
+			want := []string{"first", "third"}
+			if mode == api.ModeCollect {
+				add()
+				want = []string{"first\n\nthird", ""}
+			} else {
+				script := w.Router.Script
+				w.Router.Script = func(req api.Complete) (api.Completion, error) {
+					if strings.HasSuffix(req.ID, ".1") {
+						add()
+					}
+					return script(req)
+				}
+			}
+			turns, _ := run(t, w, first)
+			var got []string
+			for _, tr := range turns {
+				got = append(got, tr.Input)
+				if tr.By.Kind != api.Creator {
+					t.Errorf("turn %d is by %s, want the creator", tr.Number, tr.By.Kind)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("inputs (-want +got):\n%s", diff)
+			}
+			if e := store.End("kept"); e == nil || e.Outcome != api.OutcomeMerged {
+				t.Errorf("the message that was not cancelled became %+v, want it merged", e)
+			}
+			if err := w.Run(t.Context(), enginetest.Open, gone); err != nil {
+				t.Fatal(err)
+			}
+			if e := store.End("gone"); e == nil || e.Outcome != api.OutcomeDropped || e.Reason != api.ReasonCancelled {
+				t.Errorf("the cancelled message became %+v, want it dropped", e)
+			}
+		})
+	}
+}
+
 // TestCollect tests that a run in mode collect merges the queued messages of the same
 // mode, up to the first of another mode.
 func TestCollect(t *testing.T) {

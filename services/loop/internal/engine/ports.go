@@ -143,8 +143,9 @@ type Store interface {
 	// Merge records the outcome merged for queued runs that were merged into another
 	// run. Runs that already have an outcome keep it.
 	Merge(ctx context.Context, into api.Run, merged []api.Run, at int64) error
-	// Over reports whether a run has an outcome or an end.
-	Over(ctx context.Context, run string) (bool, error)
+	// Waits reports whether a queued run may become part of another one: it has no
+	// outcome and was not cancelled.
+	Waits(ctx context.Context, run string) (bool, error)
 }
 
 // Journal is the session's journal. Errors: Conflict if another owner has appended an

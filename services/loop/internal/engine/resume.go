@@ -131,6 +131,13 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 			if m.Mode != api.ModeCollect {
 				break // preserve the order of the queue
 			}
+			waits, err := e.Store.Waits(ctx, m.Run)
+			if err != nil {
+				return Input{}, err
+			}
+			if !waits {
+				continue
+			}
 			by = append(by, m.By)
 			text += "\n\n" + m.Content
 			in.Merged = append(in.Merged, m)
@@ -206,11 +213,11 @@ func (e *Engine) join(ctx context.Context, s *state) error {
 		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
 			continue
 		}
-		over, err := e.Store.Over(ctx, m.Run) // an earlier turn merged it, and its message is not acknowledged yet
+		waits, err := e.Store.Waits(ctx, m.Run) // false also if an earlier turn merged it, and its message is not acknowledged yet
 		if err != nil {
 			return err
 		}
-		if over {
+		if !waits {
 			continue
 		}
 		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)

@@ -240,8 +240,13 @@ func (s *memStore) Merge(ctx context.Context, into api.Run, merged []api.Run, at
 	return nil
 }
 
-// Over implements engine.Store.
-func (s *memStore) Over(_ context.Context, run string) (bool, error) { return s.End(run) != nil, nil }
+// Waits implements engine.Store.
+func (s *memStore) Waits(_ context.Context, run string) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.runs[run]
+	return s.cancels[run] == "" && (r == nil || r.end == nil), nil
+}
 
 // Cancel records the cancellation of a run that has no end.
 func (s *memStore) Cancel(run, why string) {

@@ -51,7 +51,13 @@ func (s *Store) Drop(ctx context.Context, end engine.End) (engine.End, error) {
 	})
 }
 
-// Over implements engine.Store.
+// Waits implements engine.Store.
+func (s *Store) Waits(ctx context.Context, run string) (bool, error) {
+	return sqldb.One[bool](ctx, s.db, `select not exists (select 1 from runs where id = $1 and ending is not null)
+		and not exists (select 1 from cancels where run = $1)`, run)
+}
+
+// Over reports whether a run has an outcome or an end.
 func (s *Store) Over(ctx context.Context, run string) (bool, error) {
 	return isOver(ctx, s.db, run)
 }

@@ -233,6 +233,20 @@ func TestRunState(t *testing.T) {
 	})
 }
 
+// TestWaits checks that a queued run that was cancelled does not become part of another
+// one.
+func TestWaits(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := enginetest.Command("ada", "cancelled")
+		must(t, s.Cancel(t.Context(), cmd.Run, cmd.Session, "enough", at))
+		for run, want := range map[string]bool{"cancelled": false, "other": true} {
+			if got, err := s.Waits(t.Context(), run); err != nil || got != want {
+				t.Errorf("%s waits: %t, %v, want %t", run, got, err, want)
+			}
+		}
+	})
+}
+
 // TestUnfinished checks that Unfinished returns the runs that began until a time and have
 // not ended.
 func TestUnfinished(t *testing.T) {

@@ -192,9 +192,9 @@ func outcomes(t *testing.T, s Stores) {
 		t.Errorf("merged again: %+v", k.Ended)
 	}
 	late := Command("ada", "r4")
-	for run, want := range map[string]bool{"r1": true, "r4": false} {
-		if over, err := s.Over(t.Context(), run); err != nil || over != want {
-			t.Errorf("%s is over: %t, %v, want %t", run, over, err, want)
+	for run, want := range map[string]bool{"r1": false, "r4": true} {
+		if waits, err := s.Waits(t.Context(), run); err != nil || waits != want {
+			t.Errorf("%s waits: %t, %v, want %t", run, waits, err, want)
 		}
 	}
 	end.Run = late

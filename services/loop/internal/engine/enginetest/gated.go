@@ -62,8 +62,8 @@ func (s gatedStore) Merge(ctx context.Context, into api.Run, merged []api.Run, a
 	return through(ctx, "merge", func() error { return s.Stores.Merge(ctx, into, merged, at) })
 }
 
-func (s gatedStore) Over(ctx context.Context, run string) (bool, error) {
-	return result(ctx, "over", func() (bool, error) { return s.Stores.Over(ctx, run) })
+func (s gatedStore) Waits(ctx context.Context, run string) (bool, error) {
+	return result(ctx, "waits", func() (bool, error) { return s.Stores.Waits(ctx, run) })
 }
 
 func (s gatedStore) Persist(ctx context.Context, rec *engine.Record, in engine.Input, end *engine.End) error {
