@@ -3,6 +3,7 @@ package sqlstore_test
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -396,6 +397,60 @@ func TestTranscript(t *testing.T) {
 		end, err := s.Transcript(t.Context(), "ada-main", 4001, 10)
 		if err != nil || end.Lines == nil || len(end.Lines) != 0 || end.More {
 			t.Errorf("after the end: %+v, %v", end, err)
+		}
+	})
+}
+
+// TestTranscriptPages tests that no page ends a transcript too early, whatever number of
+// lines its turns have, and that a page is bounded by its bytes.
+func TestTranscriptPages(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		const turns = 12
+		for _, c := range []struct {
+			session string
+			input   func(n int) string // of a turn; "": the turn has no line
+		}{
+			{"ada-main", strconv.Itoa},
+			{"ada-two", func(n int) string {
+				if n%6 != 1 {
+					return ""
+				}
+				return strconv.Itoa(n)
+			}},
+			{"bob-main", func(int) string { return strings.Repeat("x", 300_000) }},
+		} {
+			agent, _, _ := strings.Cut(c.session, "-")
+			cmd := enginetest.Command(agent, c.session)
+			cmd.Session = c.session
+			var want []string
+			for n := 1; n <= turns; n++ {
+				rec := enginetest.Record(cmd, n)
+				rec.Turn.Input, rec.Turn.Thinking, rec.Turn.Calls = c.input(n), "", nil
+				must(t, s.Persist(t.Context(), rec, enginetest.Input(cmd), nil))
+				if rec.Turn.Input != "" {
+					want = append(want, rec.Turn.ID)
+				}
+			}
+			for limit := 1; limit <= turns+1; limit++ {
+				var got []string
+				page := api.Transcript{More: true}
+				for after := int64(0); page.More; {
+					var err error
+					page, err = s.Transcript(t.Context(), c.session, after, limit)
+					must(t, err)
+					size := 0
+					for _, l := range page.Lines {
+						size += len(l.Content)
+						got, after = append(got, l.Turn), l.Seq
+					}
+					if n := len(page.Lines); n == 0 || n > limit || size > 700<<10 {
+						t.Fatalf("%s: a page of %d lines and %d bytes, want at least one, at most %d, and 700 KiB", c.session, n, size, limit)
+					}
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s in pages of %d (-want +got):\n%s", c.session, limit, diff)
+				}
+			}
 		}
 	})
 }

@@ -15,28 +15,31 @@ import (
 // call.
 const linesPerTurn = 1000
 
-// Transcript returns at most limit lines of a session after a sequence number
-// (docs/reference/context.md, Transcript format). It is derived from the turns, so it
-// cannot disagree with them.
+// Transcript returns a page of a session's lines after a sequence number: at most limit
+// lines and as many bytes as [api.CutPage] keeps (docs/reference/context.md, Transcript
+// format). It is derived from the turns, so it cannot disagree with them.
 func (s *Store) Transcript(ctx context.Context, session string, after int64, limit int) (api.Transcript, error) {
-	out := api.Transcript{Lines: []api.TranscriptLine{}}
-	turns, err := s.turns(ctx, `where session = $1 and position >= $2 order by position limit $3`, session, after/linesPerTurn, limit+1)
-	if err != nil {
-		return out, err
-	}
-	for _, t := range turns {
-		for _, l := range lines(t) {
-			if l.Seq <= after {
-				continue
-			}
-			if len(out.Lines) == limit {
-				out.More = true
-				return out, nil
-			}
-			out.Lines = append(out.Lines, l)
+	var all []api.TranscriptLine
+	for from := after / linesPerTurn; len(all) <= limit; { // one line more than limit shows that there are more
+		n := limit + 2 - len(all) // all lines of the first turn may be up to after; a turn may have no lines
+		turns, err := s.turns(ctx, `where session = $1 and position >= $2 order by position limit $3`, session, from, n)
+		if err != nil {
+			return api.Transcript{Lines: []api.TranscriptLine{}}, err
 		}
+		for _, t := range turns {
+			for _, l := range lines(t) {
+				if l.Seq > after {
+					all = append(all, l)
+				}
+			}
+		}
+		if len(turns) < n {
+			break
+		}
+		from = turns[n-1].Position + 1
 	}
-	return out, nil
+	kept, page := api.CutPage(all, limit, nil)
+	return api.Transcript{Lines: kept, More: page.More}, nil
 }
 
 func lines(t prompt.Turn) (out []api.TranscriptLine) {
