@@ -44,12 +44,21 @@ func (d *disk) open(r *os.Root, err error) (*fsys, error) {
 	return &fsys{disk: d, root: r}, nil
 }
 
+// dotGit is the folder of a repository's own files. Within it, alternates names further
+// object folders. It is hidden from go-git, which follows it without a limit if it names
+// the repository itself.
+const (
+	dotGit     = ".git"
+	alternates = "objects/info/alternates"
+)
+
 // fsys is a folder of the workspace as a file system of go-git. Every access goes through
 // os.Root, so a symbolic link cannot lead out of the workspace, even if it is created
 // concurrently.
 type fsys struct {
 	*disk
 	root *os.Root
+	dot  bool // within a folder .git
 }
 
 var _ billy.Filesystem = (*fsys)(nil)
@@ -75,6 +84,9 @@ func (f *fsys) OpenFile(name string, flag int, perm os.FileMode) (billy.File, er
 		return nil, err
 	}
 	at := local(name)
+	if f.dot && at == alternates {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	}
 	if flag&os.O_CREATE != 0 {
 		if err := f.parents(at); err != nil {
 			return nil, err
@@ -161,7 +173,12 @@ func (f *fsys) Chroot(name string) (billy.Filesystem, error) {
 	if err := f.root.MkdirAll(local(name), 0o755); err != nil {
 		return nil, err
 	}
-	return f.open(f.root.OpenRoot(local(name)))
+	sub, err := f.open(f.root.OpenRoot(local(name)))
+	if err != nil {
+		return nil, err
+	}
+	sub.dot = f.dot || local(name) == dotGit
+	return sub, nil
 }
 
 // Root returns a name for display. go-git opens no file by it.

@@ -58,6 +58,24 @@ func (b bench) put(t *testing.T, name, content string) {
 	}
 }
 
+// TestAlternates tests that further object folders are not searched: one may name the
+// repository itself, and go-git would search it without end.
+func TestAlternates(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.put(t, "notes.txt", "one\n")
+	toolstest.Has(t, "git_commit", b.Text(t, "git_commit", `{"message":"first"}`), "committed as ")
+	dot := filepath.Join(b.Agent.Workspace, ".git")
+	if err := os.Mkdir(filepath.Join(dot, "other"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dot, "objects"), filepath.Join(dot, "other", "objects")); err != nil {
+		t.Fatal(err)
+	}
+	b.put(t, ".git/objects/info/alternates", "other/objects\nobjects\n")
+	toolstest.Has(t, "git_log", b.Text(t, "git_log", `{}`), "no commits yet")
+}
+
 func TestGit(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

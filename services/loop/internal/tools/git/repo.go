@@ -114,12 +114,12 @@ func (r *repo) open(at string) error {
 		}
 		r.fs = folder
 	}
-	_, err = r.fs.Lstat(".git")
+	_, err = r.fs.Lstat(dotGit)
 	if err != nil && at != "." {
 		return &api.Error{Code: api.NotFound, Message: at + " is no repository", Next: "leave the path out to use the one of your folder"}
 	}
 	made := err != nil
-	dot, err := r.fs.Chroot(".git")
+	dot, err := r.fs.Chroot(dotGit)
 	if err != nil {
 		return fmt.Errorf("open .git: %w", err)
 	}
