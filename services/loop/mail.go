@@ -24,7 +24,8 @@ import (
 //	                                     ├ no unread message: merged
 //	                                     ├ over a budget: dropped, the mail remains and is held
 //	                                     └ claims the sender's messages, calls the model, settles them
-//	    its end, or the end of a hold ─▶ the next run, while there is mail that is not held
+//	    its end, or the end of a hold ─▶ the next run, while there is mail that is not held;
+//	                                     none after a run that was cancelled
 
 // inboxCause is the prefix of the causes of wakes for mail.
 const inboxCause = "inbox-"
@@ -115,7 +116,9 @@ func (h *handlers) endMail(ctx context.Context, cmd api.Run, end engine.End) err
 
 // moreMail starts a run for the oldest message whose sender's mail is not held. It is
 // called at the end of a run of mail, before the run's message is acknowledged. The
-// mail of a dead agent is held until the agent is funded.
+// mail of a dead agent is held until the agent is funded. No run follows a cancelled one:
+// otherwise an agent that was told to sleep would continue at once. Its unread messages
+// wait for the next message.
 func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	agent, err := h.store.Agent(ctx, cmd.Agent)
 	switch {
@@ -143,12 +146,25 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 		}
 		for _, m := range slices.Backward(unread.Messages) { // the latest come first
 			if !waits[strings.ToLower(m.From)] {
+				if stopped, err := h.stoppedMail(ctx, agent, cmd); err != nil || stopped {
+					return err
+				}
 				return h.startMail(ctx, agent, m.From, "mail-after/"+cmd.Run, cmd.AcceptedAt)
 			}
 		}
 		page = unread.Page
 	}
 	return nil
+}
+
+// stoppedMail reports whether a run of mail was cancelled, so that no run follows it. After
+// the termination of its session, the next run has the new mail session.
+func (h *handlers) stoppedMail(ctx context.Context, agent api.Agent, cmd api.Run) (bool, error) {
+	if cmd.Session != agent.Mail {
+		return false, nil
+	}
+	why, err := h.store.IsCancelled(ctx, cmd.Run, cmd.Session)
+	return why != "", err
 }
 
 // freeMail starts runs for mail whose hold has ended. After a crash between its two

@@ -270,6 +270,54 @@ func TestMoreMail(t *testing.T) {
 	}
 }
 
+// TestMailAfterACancel tests that no run follows one that was cancelled, because its agent
+// may have been told to sleep, unless its session was terminated.
+func TestMailAfterACancel(t *testing.T) {
+	t.Parallel()
+	h := post(t, &mailbox{alice})
+	ctx, now := t.Context(), time.Now().UnixMicro()
+	more := func(cmd api.Run, want ...string) {
+		t.Helper()
+		if err := h.moreMail(ctx, cmd); err != nil {
+			t.Fatal(err)
+		}
+		agent, err := h.store.Agent(ctx, cmd.Agent)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := h.queue.All(ctx, agent.Mail)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, cmd := range all {
+			got = append(got, cmd.By.Address)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after the run %s runs wait in %s for mail of %q, want %q", cmd.Run, agent.Mail, got, want)
+		}
+	}
+	for _, agent := range []string{"ada", "bob"} {
+		cmd := mailRun("cancelled", agent, alice)
+		cmd.Run += agent
+		if err := h.store.NewSession(ctx, cmd.Session, agent, now); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.store.Cancel(ctx, cmd.Run, cmd.Session, "told to sleep", now); err != nil {
+			t.Fatal(err)
+		}
+		more(cmd)
+		if agent == "bob" {
+			if _, err := h.store.Terminate(ctx, cmd.Session, "enough", now); err != nil {
+				t.Fatal(err)
+			}
+			more(cmd, alice)
+			continue
+		}
+		more(mailRun("other", agent, alice), alice)
+	}
+}
+
 // TestResetOfABusySession tests that a session that another replica owns is not reset,
 // even if its queue shows no run.
 func TestResetOfABusySession(t *testing.T) {
