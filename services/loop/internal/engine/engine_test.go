@@ -289,6 +289,27 @@ func TestMaxTurns(t *testing.T) {
 	}
 }
 
+// TestMaxTurnsOfASteeredRun tests that a message in mode steer does not extend a run over
+// its limit of turns: it stays queued.
+func TestMaxTurnsOfASteeredRun(t *testing.T) {
+	t.Parallel()
+	few := ada
+	few.MaxTurns = 1
+	w := enginetest.New(newStore(few), nil)
+	w.Router.Script = func(api.Complete) (api.Completion, error) {
+		w.Queue.Add(behind("steer", "one more thing", api.ModeSteer, api.Creator))
+		return asks("", "put"), nil
+	}
+	turns, end := run(t, w, command)
+	if len(turns) != 1 || !strings.Contains(end.Why, "limit of 1 turns") {
+		t.Errorf("%d turns, ended because of %q, want one turn, and its limit", len(turns), end.Why)
+	}
+	store, _ := w.Store.(*memStore)
+	if e := store.End("steer"); e != nil {
+		t.Errorf("the message became %+v, want it queued", e)
+	}
+}
+
 // task returns a run with a cost cap, in a world in which each model call costs 610
 // micro-USD and returns a call, except that of turn number words, which returns a text.
 func task(limit api.Micros, words int) (*enginetest.World, api.Run) {

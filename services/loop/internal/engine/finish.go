@@ -126,7 +126,7 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		overCap(s, end)
 	case verdict.Why != "":
 		e.sleepAfter(s, end, verdict.Why, verdict.For)
-	case !s.capped() && s.steered():
+	case !s.capped() && s.total+1 < s.agent.MaxTurns && s.steered():
 		return nil // a queued message steers the run
 	case len(calls) == 0 && failure != nil:
 		end.setError(failure)
