@@ -71,13 +71,19 @@ func IDOf(h nats.Header) string {
 // for 30 s at most (10 s if ctx has no deadline). Errors: Unavailable with ReasonLimit
 // when the key's queue is full, Unavailable when the stream cannot be reached in time.
 func (b *Bus) Publish(ctx context.Context, id string, m api.Message) error {
+	_, err := b.PublishSequence(ctx, id, m)
+	return err
+}
+
+// PublishSequence is [Bus.Publish] and returns the sequence of the message in the stream,
+// or that of the one with the same id because of which it was dropped.
+func (b *Bus) PublishSequence(ctx context.Context, id string, m api.Message) (uint64, error) {
 	s := m.Subject()
 	msg, err := b.message(s, m)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = b.publish(ctx, s, id, msg, nil)
-	return err
+	return b.publish(ctx, s, id, msg, nil)
 }
 
 // PublishStored is [Bus.Publish] for a message that was encoded earlier, as in an outbox:

@@ -125,7 +125,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	}
 	why := cmp.Or(m.Reason, "told to sleep")
 	for _, session := range []string{a.Session, a.Mail} {
-		err := h.cancelQueue(ctx, session, "", "the agent was told to sleep: "+why)
+		err := h.cancelQueue(ctx, session, 0, "the agent was told to sleep: "+why)
 		if err != nil {
 			return a, err
 		}

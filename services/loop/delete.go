@@ -46,7 +46,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	// A queued run, or one that has just begun, is in the queue only. In the other sessions,
 	// which remain terminated, it is dropped or cancelled for that reason.
 	for _, session := range gone.Sessions {
-		if err := h.cancelQueue(ctx, session, "", sqlstore.Deleted(reason)); err != nil {
+		if err := h.cancelQueue(ctx, session, 0, sqlstore.Deleted(reason)); err != nil {
 			return api.Deleted{}, err
 		}
 	}

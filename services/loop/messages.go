@@ -80,14 +80,17 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		Run: run, Agent: agent.ID, Session: session, Kind: api.RunMessage, Content: m.Content,
 		By: by, Mode: m.Mode, AcceptedAt: at,
 	}
-	if err := failpoint.Do(ctx, failpoint.LoopAccept, func(ctx context.Context) error { return h.bus.Publish(ctx, id.messageID(), cmd) }); err != nil {
+	sequence, err := failpoint.Value(ctx, failpoint.LoopAccept, func(ctx context.Context) (uint64, error) {
+		return h.bus.PublishSequence(ctx, id.messageID(), cmd)
+	})
+	if err != nil {
 		return api.Accepted{}, err
 	}
 	// The message is accepted. A crash from here on only loses the effect of its mode,
 	// which the repeated request has again.
 	switch m.Mode {
 	case api.ModeInterrupt:
-		if err := h.cancelQueue(ctx, session, run, "interrupted by "+run); err != nil {
+		if err := h.cancelQueue(ctx, session, sequence, "interrupted by "+run); err != nil {
 			return api.Accepted{}, err
 		}
 	case api.ModeSteer:

@@ -211,16 +211,13 @@ func (h *handlers) cancel(ctx context.Context, run, session, why string) error {
 }
 
 // cancelQueue cancels the current run and the queued runs of a session that precede the
-// run before, all of them if before is "".
-func (h *handlers) cancelQueue(ctx context.Context, session, before, why string) error {
-	all, err := h.queue.All(ctx, session)
+// sequence before, all of them if before is 0.
+func (h *handlers) cancelQueue(ctx context.Context, session string, before uint64, why string) error {
+	all, err := h.queue.Before(ctx, session, before)
 	if err != nil {
 		return err
 	}
 	for _, cmd := range all {
-		if cmd.Run == before {
-			return nil
-		}
 		if err := h.cancel(ctx, cmd.Run, session, why); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -68,6 +69,50 @@ func TestRepeatedRequests(t *testing.T) {
 		}
 		if err := requests.Unsubscribe(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestRepeatedInterrupt tests that a repeated request in mode interrupt does not cancel what
+// was sent after it.
+func TestRepeatedInterrupt(t *testing.T) {
+	t.Parallel()
+	p, b, worlds := alive(t, 1)
+	nc := connected(t, worlds[0].NATS)
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	m := api.SendMessage{Agent: "lucky", Content: "hello", Mode: api.ModeInterrupt}
+	body, err := api.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := uuid.Must(uuid.NewV7()).String()
+	interrupt := func() {
+		t.Helper()
+		answer, err := nc.RequestMsg(&nats.Msg{Subject: m.Subject().String(), Header: nats.Header{"Anima-Request": {request}}, Data: body}, 20*time.Second)
+		if err != nil || answer.Header.Get("Nats-Service-Error-Code") != "" {
+			t.Fatalf("the request: %v, %v", answer, err)
+		}
+	}
+	interrupt()
+	apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == request })
+	begun, free := make(chan struct{}, 1), make(chan struct{})
+	p.set(func() {
+		p.funds = func(context.Context) {
+			select {
+			case begun <- struct{}{}:
+			default:
+			}
+			<-free
+		}
+	})
+	running := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "the next"})
+	<-begun
+	queued := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "the last"})
+	interrupt()
+	close(free)
+	for _, run := range []string{running.Run, queued.Run} {
+		if end := apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == run }); !end.Success {
+			t.Errorf("the run %s ended with %q, want success", run, end.Error)
 		}
 	}
 }

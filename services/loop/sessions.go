@@ -116,7 +116,7 @@ func (h *handlers) terminateSession(ctx context.Context, m api.TerminateSession)
 	if err != nil {
 		return s, err
 	}
-	return s, h.cancelQueue(ctx, s.ID, "", "the session is terminated: "+s.Reason)
+	return s, h.cancelQueue(ctx, s.ID, 0, "the session is terminated: "+s.Reason)
 }
 
 // resetSession resets a session that has no run in progress, because a run could store

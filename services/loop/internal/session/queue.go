@@ -1,8 +1,10 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"math"
 	"sync"
 	"time"
 
@@ -37,7 +39,7 @@ func NewQueue(b *bus.Bus, log *slog.Logger) *Queue {
 
 // Waiting implements engine.Queue.
 func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
-	out, err := q.from(ctx, cmd.Session, bus.MetaOf(ctx).Sequence)
+	out, err := q.between(ctx, cmd.Session, bus.MetaOf(ctx).Sequence, math.MaxUint64)
 	if err != nil {
 		return nil, err
 	}
@@ -53,14 +55,20 @@ func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 
 // All returns the current run and the queued runs of a session.
 func (q *Queue) All(ctx context.Context, session string) ([]api.Run, error) {
-	return q.from(ctx, session, 0)
+	return q.Before(ctx, session, 0)
 }
 
-func (q *Queue) from(ctx context.Context, session string, after uint64) ([]api.Run, error) {
+// Before returns the current run and the queued runs of a session that precede a sequence;
+// 0: all of them.
+func (q *Queue) Before(ctx context.Context, session string, sequence uint64) ([]api.Run, error) {
+	return q.between(ctx, session, 0, cmp.Or(sequence, math.MaxUint64))
+}
+
+func (q *Queue) between(ctx context.Context, session string, after, before uint64) ([]api.Run, error) {
 	var out []api.Run
 	for {
 		m, err := q.bus.Next(ctx, api.Run{Session: session}.Subject(), after+1)
-		if api.CodeOf(err) == api.NotFound {
+		if api.CodeOf(err) == api.NotFound || err == nil && m.Sequence >= before {
 			return out, nil
 		}
 		if err != nil {
