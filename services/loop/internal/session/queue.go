@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,6 +41,7 @@ func NewQueue(b *bus.Bus, log *slog.Logger) *Queue {
 
 // Waiting implements engine.Queue.
 func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
+	noticed := q.noticed(cmd.Run)
 	out, err := q.between(ctx, cmd.Session, bus.MetaOf(ctx).Sequence, math.MaxUint64)
 	if err != nil {
 		return nil, err
@@ -49,8 +52,21 @@ func (q *Queue) Waiting(ctx context.Context, cmd api.Run) ([]api.Run, error) {
 		for _, w := range out {
 			u.wanted[w.Run] = false // later notices of this message are ignored
 		}
+		for _, run := range noticed { // those that do not wait any more, because they have expired
+			u.wanted[run] = false
+		}
 	}
 	return out, nil
+}
+
+// noticed returns the messages of which a run of this process has a notice.
+func (q *Queue) noticed(run string) []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if u := q.runs[run]; u != nil {
+		return slices.Collect(maps.Keys(u.wanted))
+	}
+	return nil
 }
 
 // All returns the current run and the queued runs of a session.

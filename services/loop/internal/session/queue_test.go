@@ -8,6 +8,28 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 )
 
+// TestWaitingReadsTheNotices tests that Waiting marks the notices of messages as read that
+// do not wait any more, and none that arrives later.
+func TestWaitingReadsTheNotices(t *testing.T) {
+	t.Parallel()
+	q := NewQueue(apptest.Bus(t), apptest.Log(t))
+	cmd := api.Run{Run: "r", Session: "s"}
+	steered, stop := q.Watch(cmd, func(error) {})
+	defer stop()
+	for _, message := range []string{"expired", "later"} {
+		q.notice(api.SessionNotice{Session: "s", Steered: message})
+		if !steered() {
+			t.Errorf("after the notice of %s the run is not steered", message)
+		}
+		if waiting, err := q.Waiting(t.Context(), cmd); err != nil || len(waiting) != 0 {
+			t.Fatalf("waiting: %v, %v", waiting, err)
+		}
+		if steered() {
+			t.Errorf("the run is still steered by %s, which does not wait", message)
+		}
+	}
+}
+
 // TestBefore tests that Before returns what precedes a sequence.
 func TestBefore(t *testing.T) {
 	t.Parallel()
