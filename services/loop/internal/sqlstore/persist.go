@@ -140,19 +140,22 @@ func text(s string) string {
 func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *engine.End) error {
 	cmd := end.Run
 	end.Changed, end.Earlier = nil, nil
-	awake, err := s.awake(ctx, tx, cmd)
+	keeps, err := s.awake(ctx, tx, cmd)
 	if err != nil {
 		return err
 	}
 	n := len(asked)
-	if !awake {
+	// An agent that was put to sleep during the run keeps the reason and the end of that
+	// sleep. The runs that this cancels end after it.
+	keeps = keeps || n == 0 && state == api.StateSleeping && end.Reason == api.ReasonCancelled
+	if !keeps {
 		asked = append(asked, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
 	}
 	made, err := s.moves(ctx, tx, cmd.Agent, state, asked)
 	if err != nil {
 		return err
 	}
-	if !awake {
+	if !keeps {
 		end.Changed = made[n]
 	}
 	end.Earlier = changed(made[:n])

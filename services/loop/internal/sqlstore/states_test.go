@@ -233,6 +233,28 @@ func TestRunState(t *testing.T) {
 	})
 }
 
+// TestSleepIsKept checks that the end of a cancelled run does not change the sleep that has
+// cancelled it.
+func TestSleepIsKept(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := enginetest.Command("ada", "r1")
+		_, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at)
+		must(t, err)
+		until := at + time.Hour.Microseconds()
+		if c, err := s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, until, at+1); err != nil || c == nil {
+			t.Fatalf("the agent is not put to sleep: %+v, %v", c, err)
+		}
+		end := enginetest.End(cmd, 1)
+		end.Reason, end.Why, end.Sleep = api.ReasonCancelled, "cancelled", 0
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
+		a, err := s.Agent(t.Context(), "ada")
+		if err != nil || a.State != api.StateSleeping || a.SleepUntil != until || a.Reason != "told to sleep" || end.Changed != nil {
+			t.Errorf("after the end of the run the agent is %s until %d because of %q, changed %+v, %v; want the sleep that it was told",
+				a.State, a.SleepUntil, a.Reason, end.Changed, err)
+		}
+	})
+}
+
 // TestWaits checks that a queued run that was cancelled does not become part of another
 // one.
 func TestWaits(t *testing.T) {
