@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -32,15 +33,15 @@ func (s *Store) persistRun(ctx context.Context, tx *sqldb.Tx, cmd api.Run, input
 }
 
 // persistTurn inserts a turn, unless it exists, sets its position, and locks the agent's
-// row. It returns the agent's state and whether begun has inserted the run.
-func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (state api.AgentState, begins bool, err error) {
+// row.
+func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begun func() (bool, error), end *engine.End) (p persistedTurn, err error) {
 	t := rec.Turn
 	var reference string
 	var counted int64
 	if rec.Prompt != nil {
 		encoded, err := api.Encode(rec.Prompt)
 		if err != nil {
-			return "", false, err
+			return p, err
 		}
 		reference, counted = string(encoded), rec.Prompt.Counted
 	}
@@ -50,35 +51,52 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 		t.ID, t.Run, t.Number, t.Session, t.Agent, t.State, text(t.Input), t.By.Kind, t.By.Address, text(t.Thinking), t.Model, t.Provider, t.Finish,
 		t.InputTokens, t.OutputTokens, int64(t.Cost), t.Trace, t.StartedAt, t.EndedAt, text(reference), counted).Scan(&rec.Position)
 	if err != nil {
-		return "", false, missing(err, nil)
+		return p, missing(err, nil)
 	}
-	if begins, err = begun(); err != nil {
-		return "", false, err
+	if p.begins, err = begun(); err != nil {
+		return p, err
 	}
 	persistCalls(ctx, tx, t)
 	counters, err := api.Encode(rec.Counters)
 	if err != nil {
-		return "", false, err
+		return p, err
 	}
 	runs := 0
-	if begins {
+	if p.begins {
 		runs = 1
 	}
 	session := tx.QueueRow(ctx, `update sessions set journal = $2, turns = turns + 1, input_tokens = input_tokens + $3,
 		output_tokens = output_tokens + $4, cost = cost + $5, updated_at = $6, counters = $7, notice = $8, runs = runs + $9 where id = $1
 		returning terminated_at, terminated_reason`,
 		t.Session, int64(rec.Journal), t.InputTokens, t.OutputTokens, int64(t.Cost), t.EndedAt, string(counters), text(rec.Notice), runs)
-	taken := s.count(ctx, tx, rec, begins, end, session)
+	taken := s.count(ctx, tx, rec, p.begins, end, session)
 	var forgotten int64
-	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, forgotten_at`, t.Agent).Scan(&state, &forgotten)
+	busy, args := `false`, []any{t.Agent}
+	if end != nil && t.Session != MainSession(t.Agent) {
+		busy = `exists (select 1 from runs r where r.session = case main_session when '' then $2 else main_session end
+			and r.started_at > $3 and r.ending is null and r.id <> $4)`
+		args = append(args, MainSession(t.Agent), t.EndedAt-longestRun.Microseconds(), t.Run)
+	}
+	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, forgotten_at, `+busy, args...).
+		Scan(&p.state, &forgotten, &p.busy)
 	if cerr := taken(); cerr != nil {
-		return "", false, cerr
+		return p, cerr
 	}
 	if rec.Run.AcceptedAt <= forgotten { // not the turn's begin: a run that is cut off stores a turn that begins then
 		skip(ctx, tx, `id = $1`, t.Session)
 	}
-	return state, begins, err
+	return p, err
 }
+
+// persistedTurn is the result of persistTurn.
+type persistedTurn struct {
+	state  api.AgentState // of the agent, before the turn changes it
+	begins bool           // begun has inserted the run
+	busy   bool           // the turn ends a run of another session while the main session has a run
+}
+
+// longestRun is longer than a run may take. It bounds the search for runs in progress.
+const longestRun = 2 * time.Hour
 
 // count adds a turn to the sums of its run. The returned function refuses a turn of a run
 // that has ended. If the run was cancelled or its session was terminated, it refuses a
@@ -135,9 +153,8 @@ func text(s string) string {
 }
 
 // persistEnd stores the end of a run and the agent's state changes: those in asked, and
-// then the end's own. It follows persistTurn, which has locked the agent's row in that
-// state.
-func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentState, asked []change, end *engine.End) error {
+// then the end's own. It follows persistTurn, which has locked the agent's row.
+func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, p persistedTurn, asked []change, end *engine.End) error {
 	cmd := end.Run
 	end.Changed, end.Earlier = nil, nil
 	keeps, err := s.awake(ctx, tx, cmd)
@@ -145,13 +162,20 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, state api.AgentSta
 		return err
 	}
 	n := len(asked)
-	// An agent that was put to sleep during the run keeps the reason and the end of that
-	// sleep. The runs that this cancels end after it.
-	keeps = keeps || n == 0 && state == api.StateSleeping && end.Reason == api.ReasonCancelled
+	if p.state == api.StateSleeping {
+		// An agent that was put to sleep during the run keeps the reason and the end of
+		// that sleep. The runs that this cancels end after it.
+		keeps = keeps || n == 0 && end.Reason == api.ReasonCancelled
+	} else {
+		// The agent sleeps when its main session has no run. If it sleeps, the run that
+		// made it busy has ended, although a statement that waited for the agent's row
+		// may still see it.
+		keeps = keeps || p.busy
+	}
 	if !keeps {
 		asked = append(asked, change{to: end.State, why: end.Why, until: end.Sleep, by: cmd.Run, at: end.At})
 	}
-	made, err := s.moves(ctx, tx, cmd.Agent, state, asked)
+	made, err := s.moves(ctx, tx, cmd.Agent, p.state, asked)
 	if err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.In
 				return err
 			}
 		}
-		state, begins, err := s.persistTurn(ctx, tx, rec, begun, end)
+		p, err := s.persistTurn(ctx, tx, rec, begun, end)
 		if err != nil {
 			return err
 		}
@@ -126,16 +126,16 @@ func (s *Store) Persist(ctx context.Context, rec *engine.Record, input engine.In
 			return s.persisted(ctx, tx, rec, end)
 		}
 		var asked []change
-		if begins {
-			asked = waking(rec.Run, state, rec.Tier, cmp.Or(rec.Begun, rec.Turn.StartedAt))
+		if p.begins {
+			asked = waking(rec.Run, p.state, rec.Tier, cmp.Or(rec.Begun, rec.Turn.StartedAt))
 		}
 		if end != nil {
-			return s.persistEnd(ctx, tx, state, asked, end)
+			return s.persistEnd(ctx, tx, p, asked, end)
 		}
 		if rec.Run.Kind != api.RunTask {
 			asked = append(asked, change{to: rec.Turn.State, why: "its tier", by: rec.Run.Run, at: rec.Turn.EndedAt})
 		}
-		made, err := s.moves(ctx, tx, rec.Run.Agent, state, asked)
+		made, err := s.moves(ctx, tx, rec.Run.Agent, p.state, asked)
 		rec.Changed = changed(made)
 		return err
 	})

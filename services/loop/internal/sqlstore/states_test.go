@@ -255,6 +255,40 @@ func TestSleepIsKept(t *testing.T) {
 	})
 }
 
+// TestAwakeWithTheMainSession checks that the end of a run in another session does not put
+// an agent to sleep while its main session has a run, and that the end of that run does.
+func TestAwakeWithTheMainSession(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		main := enginetest.Command("ada", "main")
+		must(t, s.Persist(t.Context(), enginetest.Record(main, 1), enginetest.Input(main), nil))
+		want := func(when string, state api.AgentState) {
+			t.Helper()
+			a, err := s.Agent(t.Context(), "ada")
+			if err != nil || a.State != state {
+				t.Errorf("%s the agent is %s, %v, want %s", when, a.State, err, state)
+			}
+		}
+		over := func(run string) *engine.End {
+			t.Helper()
+			cmd := enginetest.Command("ada", run)
+			cmd.Session = "ada-two"
+			end := enginetest.End(cmd, 1)
+			must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
+			return end
+		}
+		if end := over("short"); end.Changed != nil {
+			t.Errorf("the end of the other run has the change %+v, want none", end.Changed)
+		}
+		want("after the end of the other run", api.StateRunning)
+		must(t, s.Persist(t.Context(), enginetest.Record(main, 2), enginetest.Input(main), enginetest.End(main, 2)))
+		want("after the end of the main run", api.StateSleeping)
+		if end := over("later"); end.Changed == nil || end.Changed.State != api.StateSleeping || len(end.Earlier) != 2 {
+			t.Errorf("a run without another one changed the agent to %+v, %+v, want it woken and asleep", end.Earlier, end.Changed)
+		}
+		want("after a run without another one", api.StateSleeping)
+	})
+}
+
 // TestWaits checks that a queued run that was cancelled does not become part of another
 // one.
 func TestWaits(t *testing.T) {
