@@ -1,6 +1,9 @@
 package api
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strconv"
+)
 
 // Requests to the owners of tools that loop does not execute itself. An owner lists the
 // tools that it executes now, and executes a call only with a decision token of policy.
@@ -13,8 +16,8 @@ type ToolList struct {
 	Tools []string `json:"tools"`
 }
 
-// Invocation is a tool call, sent to the owner of the tool. Key is its idempotency key.
-// Errors: Denied (the token is not policy's, or not for this call), Conflict (the token
+// Invocation is a tool call, sent to the owner of the tool. Key is its idempotency key,
+// which has to be [CallKey]. Errors: Denied (the token is not policy's, or not for this call), Conflict (the token
 // has expired: request a new decision), NotFound (this service does not execute the
 // tool), Invalid (the arguments).
 type Invocation struct {
@@ -29,6 +32,10 @@ type Invocation struct {
 	At       int64           `json:"at"`       // of the completion: the same for every attempt
 	Deadline int64           `json:"deadline"` // Unix microseconds: the caller waits no longer
 }
+
+// CallKey returns the idempotency key of a call of a turn. It derives from what the
+// decision token names, so that one decision is executed once.
+func CallKey(turn string, index int) string { return turn + "." + strconv.Itoa(index) }
 
 // Invoked returns m. A message that embeds an Invocation has this method, so that the
 // executor can read it from the message of any owner.

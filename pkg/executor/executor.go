@@ -118,7 +118,7 @@ func (x *Executor) verify(ctx context.Context, m api.Invocation) (api.Principal,
 	switch {
 	case err != nil:
 		return g.By, err
-	case !fits:
+	case !fits || m.Key != api.CallKey(m.Turn, m.Index): // under another key the tool would be executed again
 		return g.By, &api.Error{Code: api.Denied, Message: "the decision token is for another call", Next: "ask policy about this one"}
 	case x.now().UnixMicro() > g.Expires:
 		return g.By, &api.Error{Code: api.Conflict, Message: "the decision token has expired", Next: "ask policy again"}

@@ -102,6 +102,8 @@ func TestCall(t *testing.T) {
 		"another call":     {allowed(t, key, good, func(g *api.Grant) { g.Index = 3 }), api.Denied},
 		"another tool":     {allowed(t, key, good, func(g *api.Grant) { g.Tool = "heartbeat_ping" }), api.Denied},
 		"other arguments":  {allowed(t, key, good, func(g *api.Grant) { g.ArgsHash = strings.Repeat("0", 64) }), api.Denied},
+		"another key":      {func() api.Invocation { m := allowed(t, key, good, nil); m.Key = "r.1.3"; return m }(), api.Denied},
+		"no key":           {func() api.Invocation { m := allowed(t, key, good, nil); m.Key = ""; return m }(), api.Denied},
 		"expired":          {allowed(t, key, good, func(g *api.Grant) { g.Expires = at - 1 }), api.Conflict},
 		"a tool not here":  {func() api.Invocation { m := allowed(t, key, good, nil); m.Tool = "heartbeat_ping"; return m }(), api.NotFound},
 		"bad arguments":    {allowed(t, key, `{"action":"fly","name":"dawn"}`, nil), api.Invalid},
@@ -176,7 +178,7 @@ func FuzzCall(f *testing.F) {
 	})
 	f.Fuzz(func(t *testing.T, args string) {
 		before := ran.Load()
-		m := api.Invocation{Agent: "ada", Turn: "r.1", Index: 2, Tool: "modify_heartbeat", Args: json.RawMessage(args), At: at}
+		m := api.Invocation{Agent: "ada", Turn: "r.1", Index: 2, Tool: "modify_heartbeat", Args: json.RawMessage(args), Key: "r.1.2", At: at}
 		if hash, err := api.ArgsHash(m.Args); err == nil {
 			token, err := api.Grant{Agent: "ada", Turn: "r.1", Index: 2, Tool: "modify_heartbeat", ArgsHash: hash, Expires: at}.Sign(key)
 			if err != nil {

@@ -453,7 +453,7 @@ func TestTools(t *testing.T) {
 	run := func(tool, args string) (string, error) {
 		n++
 		m := executortest.Allowed(t, api.Invocation{
-			Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), Key: fmt.Sprintf("r.1.%d", n), At: 1_790_000_000_000_000,
+			Agent: "lucky", Turn: "r.1", Index: n, Tool: tool, Args: json.RawMessage(args), At: 1_790_000_000_000_000,
 		})
 		var text string
 		for range 2 { // repeated as after a crash

@@ -16,7 +16,7 @@ import (
 // allowed returns a tool call with a token of policy.
 func allowed(t *testing.T, tool, args string) api.Invocation {
 	t.Helper()
-	return executortest.Allowed(t, api.Invocation{Agent: "lucky", Turn: "r.1", Tool: tool, Args: json.RawMessage(args), Key: "r.1.0"})
+	return executortest.Allowed(t, api.Invocation{Agent: "lucky", Turn: "r.1", Tool: tool, Args: json.RawMessage(args)})
 }
 
 func TestTools(t *testing.T) {

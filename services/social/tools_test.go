@@ -40,7 +40,7 @@ func allowed(t *testing.T, agent, tool string, args map[string]string, at time.T
 		t.Fatal(err)
 	}
 	return api.CallSocialTool{Invocation: executortest.Allowed(t, api.Invocation{
-		Agent: agent, Turn: "r.1", Tool: tool, Args: text, Key: "r.1.0", At: at.UnixMicro(),
+		Agent: agent, Turn: "r.1", Tool: tool, Args: text, At: at.UnixMicro(),
 	})}
 }
 

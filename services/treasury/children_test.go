@@ -38,30 +38,28 @@ func TestFundChildTool(t *testing.T) {
 	t.Parallel()
 	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service, executortest.Policy()).Bus
 	family(t, b)
-	give := func(key, child string, cents int) api.CallTreasuryTool {
-		m := allowed(t, "fund_child", fmt.Sprintf(`{"child_id":%q,"amount_cents":%d}`, child, cents))
-		m.Key = key
-		return api.CallTreasuryTool{Invocation: m}
+	give := func(index int, child string, cents int) api.CallTreasuryTool {
+		return api.CallTreasuryTool{Invocation: allowedAt(t, index, "fund_child", fmt.Sprintf(`{"child_id":%q,"amount_cents":%d}`, child, cents))}
 	}
 	for range 2 {
-		if got := ask[api.Returned](t, b, give("r.1.0", "Kid", 150)).Text; got != "gave $1.50 to kid; $2.50 are left" {
+		if got := ask[api.Returned](t, b, give(0, "Kid", 150)).Text; got != "gave $1.50 to kid; $2.50 are left" {
 			t.Errorf("said %q", got)
 		}
 	}
-	refused(t, b, give("r.1.1", "bob", 10), api.Denied, api.ReasonNoParent)
-	refused(t, b, give("r.1.2", "nobody", 10), api.Denied, api.ReasonNoParent)
-	refused(t, b, give("r.1.3", "lucky", 10), api.Denied, api.ReasonNoParent)
-	refused(t, b, give("r.1.4", "kid", 126), api.Denied, "")
-	refused(t, b, give("r.1.5", "kid", 300), api.Denied, api.ReasonInsufficient)
-	refused(t, b, give("r.1.6", "../kid", 10), api.Denied, api.ReasonNoParent)
-	refused(t, b, give("r.1.0", "kid", 10), api.Conflict, "")
+	refused(t, b, give(1, "bob", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(2, "nobody", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(3, "lucky", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(4, "kid", 126), api.Denied, "")
+	refused(t, b, give(5, "kid", 300), api.Denied, api.ReasonInsufficient)
+	refused(t, b, give(6, "../kid", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(0, "kid", 10), api.Conflict, "")
 	// The limits of the parent apply.
 	ask[api.AgentLimits](t, b, api.SetLimits{
 		ID: "limit", Agent: "lucky", Limits: api.Limits{Windows: []api.WindowLimit{{Category: api.CategoryTransfer, Window: api.WindowCall, Amount: new(20 * api.Cent)}}},
 	})
-	refused(t, b, give("r.1.7", "kid", 21), api.Denied, api.ReasonCallLimit)
+	refused(t, b, give(7, "kid", 21), api.Denied, api.ReasonCallLimit)
 	adopt(t, b, "bob", 1)
-	refused(t, b, give("r.1.8", "kid", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(8, "kid", 10), api.Denied, api.ReasonNoParent)
 	for agent, want := range map[string]api.Micros{"lucky": 250 * api.Cent, "kid": 150 * api.Cent, "bob": 0} {
 		if got := ask[api.Balance](t, b, api.GetBalance{Agent: agent}); got.Available != want || got.Held != 0 {
 			t.Errorf("%s has %s and %s held, want %s", agent, got.Available, got.Held, want)

@@ -37,25 +37,25 @@ func newRenter(t *testing.T, account int64) *renter {
 	return r
 }
 
-func (r *renter) call(agent, key, tool, args string) (string, error) {
+func (r *renter) call(agent, turn, tool, args string) (string, error) {
 	r.t.Helper()
-	m := executortest.Allowed(r.t, api.Invocation{Agent: agent, Turn: "r.1", Tool: tool, Args: json.RawMessage(args), Key: key})
+	m := executortest.Allowed(r.t, api.Invocation{Agent: agent, Turn: turn, Tool: tool, Args: json.RawMessage(args)})
 	got, err := bus.Call[api.Returned](r.t.Context(), r.Bus, api.CallTreasuryTool{Invocation: m})
 	return got.Text, err
 }
 
-func (r *renter) says(key, tool, args, want string) string {
+func (r *renter) says(turn, tool, args, want string) string {
 	r.t.Helper()
-	got, err := r.call("lucky", key, tool, args)
+	got, err := r.call("lucky", turn, tool, args)
 	if err != nil || !strings.Contains(got, want) {
 		r.t.Errorf("%s: got %q, %v; want %q in it", tool, got, err, want)
 	}
 	return got
 }
 
-func (r *renter) refuses(agent, key, tool, args string, code api.Code, words string) {
+func (r *renter) refuses(agent, turn, tool, args string, code api.Code, words string) {
 	r.t.Helper()
-	got, err := r.call(agent, key, tool, args)
+	got, err := r.call(agent, turn, tool, args)
 	if api.CodeOf(err) != code || !strings.Contains(api.Wire(err).Message, words) {
 		r.t.Errorf("%s: got %q, %v; want %s with %q", tool, got, err, code, words)
 	}

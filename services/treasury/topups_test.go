@@ -67,9 +67,9 @@ func TestSandboxBuysCredits(t *testing.T) {
 	})
 	w := apptest.Start(t, apptest.Options{Env: env}, treasury.Service, executortest.Policy())
 	fund(t, w.Bus, api.Dollar)
-	rent := func(key, args string) (string, error) {
+	rent := func(turn, args string) (string, error) {
 		t.Helper()
-		m := executortest.Allowed(t, api.Invocation{Agent: "lucky", Turn: "r.1", Tool: "create_sandbox", Args: json.RawMessage(args), Key: key})
+		m := executortest.Allowed(t, api.Invocation{Agent: "lucky", Turn: turn, Tool: "create_sandbox", Args: json.RawMessage(args)})
 		got, err := bus.Call[api.Returned](t.Context(), w.Bus, api.CallTreasuryTool{Invocation: m})
 		return got.Text, err
 	}

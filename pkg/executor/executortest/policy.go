@@ -24,13 +24,14 @@ func Policy() host.Service {
 	})
 }
 
-// Allowed returns m with a token of [Policy] for it, which is valid for a minute.
+// Allowed returns m with its key and a token of [Policy] for it, which is valid for a minute.
 func Allowed(t *testing.T, m api.Invocation) api.Invocation {
 	t.Helper()
 	hash, err := api.ArgsHash(m.Args)
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Key = api.CallKey(m.Turn, m.Index)
 	m.Token, err = api.Grant{
 		Decision: "d", Agent: m.Agent, Turn: m.Turn, Index: m.Index, Tool: m.Tool, ArgsHash: hash, Expires: time.Now().Add(time.Minute).UnixMicro(),
 	}.Sign(key())

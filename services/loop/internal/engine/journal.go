@@ -157,4 +157,4 @@ func ID(run string, number int) string { return run + "." + strconv.Itoa(number)
 
 // Key returns the idempotency key of a call. Every owner of the run derives the same
 // key.
-func Key(run string, number, index int) string { return ID(run, number) + "." + strconv.Itoa(index) }
+func Key(run string, number, index int) string { return api.CallKey(ID(run, number), index) }
