@@ -157,10 +157,13 @@ func TestScheduleAndMail(t *testing.T) {
 		t.Errorf("the wake is %+v, want the entry's reason and authority", first)
 	}
 	u.watch("nova-main", "loop_end")
+	if again := asked[api.Wake](u.machine, "heartbeat", "run", "nova", "morning", "--id", "m1"); again.At != first.At {
+		t.Errorf("repeated, the wake is %+v, want the time of %+v", again, first)
+	}
 	u.fails(exitNotFound, "", []string{"heartbeat", "run", "nova", "evening"}, "anima heartbeat list nova")
 	var ticks api.Ticks
 	one(t, u.call(http.MethodGet, "/v1/schedule/history?agent=nova", "", nil), &ticks)
-	if out := u.cli("heartbeat", "history", "nova"); !strings.Contains(out, "FIRED") || len(ticks.Ticks) != 0 {
+	if out := u.cli("heartbeat", "history", "nova"); !strings.Contains(out, "FIRED") || len(ticks.Ticks) != 1 {
 		t.Errorf("history is %+v and says\n%s", ticks, out)
 	}
 	var wake api.Wake

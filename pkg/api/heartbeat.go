@@ -66,9 +66,10 @@ type RequestWake struct {
 
 // RunBeat wakes an agent now as an entry of its schedule would: with the reason of the
 // entry and heartbeat as principal. The next time of the entry does not change. It is
-// idempotent by ID: while the wake of the ID is pending, another request returns it.
-// The answer is the [Wake]. Errors: NotFound (the agent has no such entry), Invalid
-// (ID).
+// idempotent by ID, which heartbeat keeps as long as its history: a repeated request
+// returns the same wake and starts no other run. The answer is the [Wake]. Errors:
+// NotFound (the agent has no such entry), Conflict with ReasonKeyTaken (the ID was used
+// for another entry), Invalid (ID).
 type RunBeat struct {
 	Agent string `json:"agent"`
 	Name  string `json:"name"`

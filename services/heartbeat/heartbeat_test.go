@@ -215,6 +215,52 @@ func TestWakeOncePerCause(t *testing.T) {
 	}
 }
 
+// TestRunBeatOnce checks that a key of run_beat makes one wake, also after loop has
+// consumed it, and none for another entry.
+func TestRunBeatOnce(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, heartbeat.Service)
+	call[api.Schedule](t, b, api.SetSchedule{Agent: "lucky", Beats: []api.Beat{{Name: "morning", Cron: "0 8 * * *", Reason: "news"}, {Name: "noon", Cron: "0 12 * * *"}}})
+	req := api.RunBeat{Agent: "lucky", Name: "morning", ID: "k1"}
+	first := call[api.Wake](t, b, req)
+	if first.Cause != "beat-k1" || first.Reason != "news" || first.By.Kind != api.HeartbeatKind {
+		t.Errorf("wake: got %+v, want the reason and authority of the entry", first)
+	}
+	same := func(when string) {
+		t.Helper()
+		got := call[api.Wake](t, b, req)
+		if got.Trace = first.Trace; got != first {
+			t.Errorf("%s: got %+v, want %+v", when, got, first)
+		}
+	}
+	other := func(when string) {
+		t.Helper()
+		_, err := bus.Call[api.Wake](t.Context(), b, api.RunBeat{Agent: "lucky", Name: "noon", ID: "k1"})
+		if api.CodeOf(err) != api.Conflict || api.ReasonOf(err) != api.ReasonKeyTaken {
+			t.Errorf("another entry %s: got %v, want conflict with reason %s", when, err, api.ReasonKeyTaken)
+		}
+	}
+	same("while it waits")
+	other("while it waits")
+	key := api.WakeKey("lucky", first.Cause)
+	e, err := wakes(t, b).Get(t.Context(), key)
+	if err == nil {
+		err = wakes(t, b).Delete(t.Context(), key, e.Revision)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	same("consumed")
+	other("consumed")
+	ticks := call[api.Ticks](t, b, api.ListTicks{Agent: "lucky"}).Ticks
+	if want := (api.Ticked{Agent: "lucky", Name: "morning", Due: first.At, At: first.At}); len(ticks) != 1 || ticks[0] != want {
+		t.Errorf("history: got %+v, want %+v", ticks, want)
+	}
+	if got := call[api.Wake](t, b, api.RunBeat{Agent: "lucky", Name: "morning", ID: "k2"}); got.At <= first.At {
+		t.Errorf("another key: got %+v, want a later wake than %+v", got, first)
+	}
+}
+
 func TestInboxMessageWakes(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, heartbeat.Service)

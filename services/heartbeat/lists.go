@@ -35,8 +35,8 @@ func (h *handlers) routes(r host.Routes) {
 }
 
 // runBeat publishes the wake that an entry of the schedule causes when it is due. It does
-// not advance the entry. It is idempotent: after a crash a repeated request finds the
-// wake by its cause.
+// not advance the entry. It is idempotent while the history has the request: a repeated
+// request publishes the same wake, which loop recognises by its cause and time.
 func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error) {
 	agent := strings.ToLower(m.Agent)
 	cause := "beat-" + m.ID
@@ -53,8 +53,18 @@ func (h *handlers) runBeat(ctx context.Context, m api.RunBeat) (api.Wake, error)
 	if i < 0 {
 		return api.Wake{}, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s has no entry %.80q in its schedule", agent, m.Name), Next: "anima heartbeat list " + agent + " shows the entries"}
 	}
+	now := h.now().UTC()
+	tick, err := h.store.Record(ctx, cause, schedule.Tick{Agent: agent, Name: m.Name, Due: now, At: now})
+	if err != nil {
+		return api.Wake{}, err
+	}
+	if tick.Name != m.Name {
+		return api.Wake{}, &api.Error{
+			Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: fmt.Sprintf("the idempotency key was used for the entry %q", tick.Name), Next: "use another key for each request",
+		}
+	}
 	h.tel.wake(ctx, "creator")
-	w := wakeOf(schedule.Due{Agent: agent, Name: m.Name, Reason: entries[i].Reason, At: h.now()})
+	w := wakeOf(schedule.Due{Agent: agent, Name: m.Name, Reason: entries[i].Reason, At: tick.At})
 	w.Cause = cause
 	return h.wake(ctx, w)
 }

@@ -45,6 +45,9 @@ type Store interface {
 	SetAlarm(ctx context.Context, a Alarm) (Alarm, error)
 	// Ping stores the time of an agent's latest ping; an older one changes nothing.
 	Ping(ctx context.Context, agent string, at time.Time) error
+	// Record adds a tick with a cause to the history, unless the agent has one with this
+	// cause, and returns the stored one.
+	Record(ctx context.Context, cause string, t Tick) (Tick, error)
 	// History returns the ticks of an agent, or of all agents for "", the latest first:
 	// those not after until, without the first skip of them. A zero until means no bound.
 	History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]Tick, error)

@@ -35,6 +35,7 @@ func TestStore(t *testing.T) {
 		"fire is atomic":          atomic,
 		"fire is once":            once,
 		"history":                 history,
+		"record":                  record,
 		"pings":                   pings,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -443,6 +444,19 @@ func history(t *testing.T, open open) {
 	got, err = s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "pruned history", want[:1], got)
+}
+
+func record(t *testing.T, open open) {
+	s := open(silent)
+	for _, r := range []struct {
+		agent, name string
+		at, want    time.Time
+		named       string
+	}{{"a", "one", noon(1), noon(1), "one"}, {"a", "two", noon(2), noon(1), "one"}, {"b", "two", noon(3), noon(3), "two"}} {
+		got, err := s.Record(t.Context(), "beat-k", schedule.Tick{Agent: r.agent, Name: r.name, Due: r.at, At: r.at})
+		ok(t, err)
+		diff(t, "tick of "+r.agent+" with "+r.name, schedule.Tick{Agent: r.agent, Name: r.named, Due: r.want, At: r.want}, got)
+	}
 }
 
 func pings(t *testing.T, open open) {

@@ -177,14 +177,29 @@ func (s *Store) Ping(ctx context.Context, agent string, at time.Time) error {
 	return err
 }
 
+// Record implements [schedule.Store].
+func (s *Store) Record(ctx context.Context, cause string, t schedule.Tick) (stored schedule.Tick, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, insertTick, t.Agent, cause, t.Name, schedule.Micros(t.Due), schedule.Micros(t.At))
+		stored, err = scanTick(tx.QueryRowContext(ctx, "select agent, name, due, at from ticks where agent = $1 and cause = $2", t.Agent, cause))
+		return err
+	})
+	return stored, err
+}
+
+const insertTick = `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
+	on conflict (agent, cause) do nothing`
+
+func scanTick(row sqldb.Scanner) (t schedule.Tick, err error) {
+	var due, at int64
+	err = row.Scan(&t.Agent, &t.Name, &due, &at)
+	t.Due, t.At = moment(due), moment(at)
+	return t, err
+}
+
 // History implements [schedule.Store].
 func (s *Store) History(ctx context.Context, agent string, until time.Time, skip, limit int) ([]schedule.Tick, error) {
-	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t schedule.Tick, err error) {
-		var due, at int64
-		err = row.Scan(&t.Agent, &t.Name, &due, &at)
-		t.Due, t.At = moment(due), moment(at)
-		return t, err
-	}, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and (at <= $2 or $2 = 0)
+	return sqldb.All(ctx, s.db, scanTick, `select agent, name, due, at from ticks where ($1 = '' or agent = $1) and (at <= $2 or $2 = 0)
 		order by at desc, agent, cause limit $3 offset $4`, agent, schedule.Micros(until), limit, skip)
 }
 

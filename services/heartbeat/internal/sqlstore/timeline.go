@@ -74,8 +74,7 @@ func (s *Store) Fire(ctx context.Context, fired []schedule.Fired) (recorded []sc
 				continue
 			}
 			loud = append(loud, f)
-			tx.Queue(ctx, `insert into ticks (agent, cause, name, due, at) values ($1, $2, $3, $4, $5)
-				on conflict (agent, cause) do nothing`, f.Agent, f.Cause(), f.Name, schedule.Micros(f.At), schedule.Micros(f.When))
+			tx.Queue(ctx, insertTick, f.Agent, f.Cause(), f.Name, schedule.Micros(f.At), schedule.Micros(f.When))
 		}
 		if len(loud) == 0 {
 			return nil
