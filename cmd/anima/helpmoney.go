@@ -34,7 +34,8 @@ Examples:
   anima ledger report lucky --csv > report.csv`,
 
 		"ledger verify": `Recomputes the hash chain, the sums, each balance and each hold, and compares them with
-what is stored. The progress is written to standard error each second.
+what is stored. The category and the expiry of a hold are in no transaction and are not
+compared. The progress is written to standard error each second.
 
 Examples:
   anima ledger verify

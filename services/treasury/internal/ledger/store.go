@@ -60,6 +60,8 @@ type Store interface {
 	// Errors: [api.NotFound], if the agent has no account today.
 	BalanceAt(ctx context.Context, agent string, seq int64) (Balance, error)
 
+	// HoldsByID returns holds by their ids; those that do not exist are missing.
+	HoldsByID(ctx context.Context, ids []string) (map[string]Hold, error)
 	// Categories returns the categories of holds, by their ids.
 	Categories(ctx context.Context, holds []string) (map[string]string, error)
 

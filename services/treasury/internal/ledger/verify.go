@@ -25,7 +25,9 @@ const (
 )
 
 // Verify recomputes the chain, each running balance, each account and each hold from the
-// transactions and compares them with the stored state. It does not block writers.
+// transactions and compares them with the stored state. Of a hold it compares agent, asset,
+// amount, turn, status, both times, and what was paid to whom; its category, its expiry and
+// the payee that it names before a payment are in no transaction. It does not block writers.
 // Differences are faults in the report, not an error. progress, which may be nil, is
 // called with the number of verified transactions, after each thousand, and with the
 // number of all at the start; its error ends the verification.
@@ -46,6 +48,9 @@ func (l *Ledger) Verify(ctx context.Context, progress func(done, all int64) erro
 		for i := range ts {
 			a.transaction(&ts[i])
 		}
+		if err := l.compareEnded(ctx, &a); err != nil {
+			return Report{}, err
+		}
 		if len(ts) < verifyAtOnce {
 			break
 		}
@@ -62,6 +67,9 @@ func (l *Ledger) Verify(ctx context.Context, progress func(done, all int64) erro
 	for i := range s.Transactions {
 		a.transaction(&s.Transactions[i])
 	}
+	if err := l.compareEnded(ctx, &a); err != nil {
+		return Report{}, err
+	}
 	a.compare(s)
 	if a.more > 0 {
 		a.faults = append(a.faults, fmt.Sprintf("and %d more faults", a.more))
@@ -70,6 +78,26 @@ func (l *Ledger) Verify(ctx context.Context, progress func(done, all int64) erro
 		Transactions: a.count, Accounts: int64(len(s.Accounts)), ActiveHolds: int64(len(s.Active)),
 		Head: s.Head.Hash, Faults: a.faults,
 	}, nil
+}
+
+// compareEnded compares the holds that ended in the last transactions with the stored
+// ones. These do not change any more, so they need not be read at one point in time.
+func (l *Ledger) compareEnded(ctx context.Context, a *audit) error {
+	for some := range slices.Chunk(a.justEnded, verifyAtOnce) {
+		ids := make([]string, len(some))
+		for i := range some {
+			ids[i] = some[i].ID
+		}
+		stored, err := l.store.HoldsByID(ctx, ids)
+		if err != nil {
+			return err
+		}
+		for i := range some {
+			a.compareHold(stored[some[i].ID], some[i])
+		}
+	}
+	a.justEnded = nil
+	return nil
 }
 
 // audit is the state of the ledger computed from the transactions alone.
@@ -81,6 +109,8 @@ type audit struct {
 	ended    map[api.HoldStatus]Tally
 	faults   []string
 	more     int
+
+	justEnded []Hold // in transactions since the last comparison
 }
 
 func (a *audit) fault(format string, args ...any) {
@@ -162,7 +192,7 @@ func (a *audit) hold(name string, t *Transaction) {
 		if _, there := a.active[id]; there || held <= 0 {
 			a.fault("%s: it does not begin a valid hold", name)
 		}
-		a.active[id] = Hold{Agent: t.Agent, Asset: asset, Amount: held}
+		a.active[id] = Hold{ID: id, Agent: t.Agent, Turn: t.Turn, Asset: asset, Amount: held, Status: api.HoldActive, CreatedAt: t.At}
 		return
 	case KindPurchase:
 		if !strings.HasSuffix(t.ID, suffixSettle) {
@@ -189,9 +219,55 @@ func (a *audit) hold(name string, t *Transaction) {
 	tally.Holds++
 	tally.Amount += h.Amount
 	if status == api.HoldSettled {
-		tally.Settled += h.Amount - amount(AvailableIn(asset, t.Agent))
+		h.Settled = h.Amount - amount(AvailableIn(asset, t.Agent))
+		tally.Settled += h.Settled
+		h.Payee = payeeOf(t, asset)
 	}
 	a.ended[status] = tally
+	if ok {
+		h.Status, h.EndedAt = status, t.At
+		a.justEnded = append(a.justEnded, h)
+	}
+}
+
+// payeeOf returns the account that a settlement pays, "" if it pays nothing. After it the
+// lines of a purchase have the credits.
+func payeeOf(t *Transaction, asset api.Asset) string {
+	for _, l := range t.Lines {
+		if l.Amount > 0 && l.Account != AvailableIn(asset, t.Agent) {
+			return l.Account
+		}
+	}
+	return ""
+}
+
+// compareHold compares a stored hold with the computed one.
+func (a *audit) compareHold(got, want Hold) {
+	if got.ID != want.ID {
+		a.fault("hold %s is %s by the transactions and is not stored", want.ID, want.Status)
+		return
+	}
+	if want.Payee == "" {
+		got.Payee = "" // it is only named
+	}
+	for _, f := range []struct {
+		name      string
+		got, want any
+	}{
+		{"status", got.Status, want.Status},
+		{"agent", got.Agent, want.Agent},
+		{"turn", got.Turn, want.Turn},
+		{"asset", got.Asset, want.Asset},
+		{"amount", int64(got.Amount), int64(want.Amount)},
+		{"settled amount", int64(got.Settled), int64(want.Settled)},
+		{"payee", got.Payee, want.Payee},
+		{"begin", got.CreatedAt, want.CreatedAt},
+		{"end", got.EndedAt, want.EndedAt},
+	} {
+		if f.got != f.want {
+			a.fault("hold %s: its %s should be %v and is stored as %v", want.ID, f.name, f.want, f.got)
+		}
+	}
 }
 
 // compare compares the stored state with the computed one.
@@ -214,8 +290,9 @@ func (a *audit) compare(s Snapshot) {
 		a.fault("account %s is not stored", id)
 	}
 	for _, got := range s.Active {
-		want, ok := a.active[got.ID]
-		if !ok || got.Agent != want.Agent || got.Asset != want.Asset || got.Amount != want.Amount {
+		if want, ok := a.active[got.ID]; ok {
+			a.compareHold(got, want)
+		} else {
 			a.fault("hold %s is stored as active with %d of %q, and the transactions have no such hold", got.ID, got.Amount, got.Agent)
 		}
 		delete(a.active, got.ID)

@@ -61,6 +61,20 @@ func (s *Store) BalanceAt(ctx context.Context, agent string, seq int64) (ledger.
 	})
 }
 
+// HoldsByID implements [ledger.Store].
+func (s *Store) HoldsByID(ctx context.Context, ids []string) (map[string]ledger.Hold, error) {
+	holds := make(map[string]ledger.Hold, len(ids))
+	var failed error
+	among(selectHold+" where id in", ids, func(query string, args []any) {
+		part, err := sqldb.All(ctx, s.db, scanHold, query, args...)
+		for _, h := range part {
+			holds[h.ID] = h
+		}
+		failed = errors.Join(failed, err)
+	})
+	return holds, failed
+}
+
 // Categories implements [ledger.Store].
 func (s *Store) Categories(ctx context.Context, holds []string) (map[string]string, error) {
 	categories := make(map[string]string, len(holds))

@@ -183,6 +183,10 @@ func (s *older) BalanceAt(ctx context.Context, agent string, seq int64) (ledger.
 	return sqlstore.New(s.db, nil).BalanceAt(ctx, agent, seq)
 }
 
+func (s *older) HoldsByID(ctx context.Context, ids []string) (map[string]ledger.Hold, error) {
+	return sqlstore.New(s.db, nil).HoldsByID(ctx, ids)
+}
+
 func (s *older) Categories(ctx context.Context, holds []string) (map[string]string, error) {
 	return sqlstore.New(s.db, nil).Categories(ctx, holds)
 }

@@ -214,6 +214,10 @@ func TestVerifyFindsTampering(t *testing.T) {
 		"a hold ended":           {"update holds set status = 'released' where id = 'active'"},
 		"a hold made up":         {"insert into holds (id, agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent) select 'eve', agent, category, turn, amount, settled, payee, status, created_at, expires_at, ended_at, parent from holds where id = 'active'"},
 		"what a hold settled":    {"update holds set settled = 301 where id = 'settled'"},
+		"whom a hold paid":       {"update holds set payee = 'provider:mallory' where id = 'settled'"},
+		"whose hold it was":      {"update holds set agent = 'bob' where id = 'released'"},
+		"the turn of a hold":     {"update holds set turn = 'r1.1' where id = 'settled'"},
+		"the end of a hold":      {"update holds set ended_at = ended_at + 1 where id = 'released'"},
 		"a hold that is removed": {"delete from holds where id = 'released'"},
 	}
 	lines := map[string]map[string][]string{
@@ -267,6 +271,42 @@ func TestVerifyFindsTampering(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestVerifyComparesEachHold checks that each field of an ended hold is compared, so that
+// what was paid cannot move from one hold to another, and that the ledger's own changes are
+// no faults.
+func TestVerifyComparesEachHold(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b := written(t, sqlstore.New(db, nil))
+		for _, id := range []string{"second", "nothing"} {
+			hold(t, b, id, "lucky", 1000)
+		}
+		settle(t, b, "second", 500, "provider:openai")
+		settle(t, b, "nothing", 0, "provider:openai")
+		wantSound(t, b)
+		for _, s := range []string{
+			"update holds set settled = 800 - settled where id in ('settled', 'second')",
+			"update holds set payee = 'provider:mallory', category = 'other' where id in ('second', 'nothing')",
+		} {
+			if _, err := db.ExecContext(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := b.Verify(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{
+			"hold settled: its settled amount should be 300 and is stored as 500",
+			"hold second: its settled amount should be 500 and is stored as 300",
+			"hold second: its payee should be provider:openai and is stored as provider:mallory",
+		}
+		if diff := cmp.Diff(want, r.Faults); diff != "" {
+			t.Errorf("faults (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // TestVerifyFindsRehashedRow checks that Verify detects a row that was changed together
