@@ -180,10 +180,14 @@ func (c *budgetSetCmd) change(l *api.Limits) error {
 	if l.Reserve != nil && *l.Reserve < 0 {
 		l.Reserve = new(api.Micros)
 	}
-	setList(&l.Payees, c.Payee)
-	setList(&l.Domains, c.Domain)
-	setList(&l.Assets, c.Asset)
-	setList(&l.Facilitators, c.Facilitator)
+	for _, f := range []struct {
+		values []string
+		to     *[]string
+	}{{c.Payee, &l.Payees}, {c.Domain, &l.Domains}, {c.Asset, &l.Assets}, {c.Facilitator, &l.Facilitators}} {
+		if err := setList(f.to, f.values); err != nil {
+			return err
+		}
+	}
 	switch c.Parent {
 	case "":
 	case wordNone, wordDefault:
@@ -260,14 +264,20 @@ func setCooldown(to **int64, value string) error {
 	return nil
 }
 
-func setList(to *[]string, values []string) {
+func setList(to *[]string, values []string) error {
+	word := slices.ContainsFunc(values, func(v string) bool { return v == wordNone || v == wordDefault })
 	switch {
 	case len(values) == 0:
-	case slices.Equal(values, []string{wordDefault}):
+	case word && len(values) > 1:
+		return failure(api.Invalid, fmt.Sprintf("%.80q has a word and entries of a list", strings.Join(values, ",")), "write entries, or one of none and default alone")
+	case values[0] == wordNone:
+		*to = []string{"*"} // an empty list would be that of the configuration
+	case values[0] == wordDefault:
 		*to = nil
 	default:
 		*to = values
 	}
+	return nil
 }
 
 type budgetApprovalsCmd struct {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/anima-run/anima/pkg/api"
 )
 
@@ -52,6 +54,32 @@ func (r *running) limited() (n int) {
 		}
 	}
 	return n
+}
+
+// TestBudgetSetLists checks that the words none and default are no entries of an
+// allow-list: none allows everything, also where the configuration has a list.
+func TestBudgetSetLists(t *testing.T) {
+	t.Parallel()
+	var none []string
+	for _, tt := range []struct{ values, want []string }{
+		{none, []string{"was"}},
+		{[]string{"none"}, []string{"*"}},
+		{[]string{"default"}, none},
+		{[]string{"agent:bob", "0xab"}, []string{"agent:bob", "0xab"}},
+	} {
+		l := api.Limits{Payees: []string{"was"}, Domains: []string{"was"}, Assets: []string{"was"}, Facilitators: []string{"was"}}
+		if err := (&budgetSetCmd{Payee: tt.values, Domain: tt.values, Asset: tt.values, Facilitator: tt.values}).change(&l); err != nil {
+			t.Errorf("%q: %v", tt.values, err)
+		}
+		if diff := cmp.Diff(api.Limits{Payees: tt.want, Domains: tt.want, Assets: tt.want, Facilitators: tt.want}, l); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", tt.values, diff)
+		}
+	}
+	for _, values := range [][]string{{"none", "agent:bob"}, {"agent:bob", "default"}} {
+		if err := (&budgetSetCmd{Payee: values}).change(&api.Limits{}); exitCode(err) != exitUsage {
+			t.Errorf("%q: got %v, want exit code %d", values, err, exitUsage)
+		}
+	}
 }
 
 // TestLimitsStopRuns checks each limit that can refuse a model call as its users see it:
