@@ -611,7 +611,9 @@ func wantExport(t *testing.T, m *machine, want []api.Posted) {
 		lines += len(e.Postings)
 	}
 	file := filepath.Join(t.TempDir(), "ledger.csv")
-	m.cli("ledger", "export", "-f", file)
+	if got := asked[ledgerExported](m, "ledger", "export", "-f", file); got != (ledgerExported{len(want), file}) {
+		t.Errorf("export to a file: got %+v, want %d transactions in %s", got, len(want), file)
+	}
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

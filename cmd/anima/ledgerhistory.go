@@ -67,6 +67,12 @@ type ledgerExportCmd struct {
 	File   string `short:"f" help:"Write to this file, which is replaced when the export is complete." placeholder:"FILE" type:"path"`
 }
 
+// ledgerExported is the output of ledger export to a file.
+type ledgerExported struct {
+	Transactions int    `json:"transactions"`
+	File         string `json:"file"`
+}
+
 func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 	now := time.Now()
 	since, errSince := past(c.Since, now)
@@ -91,8 +97,7 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 	if err := os.Rename(f.Name(), c.File); err != nil {
 		return fmt.Errorf("export: %w", err)
 	}
-	fmt.Fprintf(a.Out, "%d transactions in %s\n", n, c.File)
-	return nil
+	return a.print(ledgerExported{n, c.File}, func(w io.Writer) { fmt.Fprintf(w, "%d transactions in %s\n", n, c.File) })
 }
 
 // write writes the export page by page, so that it needs the memory of one page, and

@@ -30,6 +30,13 @@ const (
 	PaymentFailed    PaymentState = "failed"    // refused before it was signed: nothing was paid
 )
 
+// PaymentStates returns all states of a payment.
+func PaymentStates() []PaymentState {
+	return []PaymentState{
+		PaymentIntended, PaymentFree, PaymentHeld, PaymentSigned, PaymentSubmitted, PaymentUnknown, PaymentSettled, PaymentExpired, PaymentFailed,
+	}
+}
+
 // MaxPaidBody is the limit of the stored body of a seller's answer, in bytes. The rest of
 // a longer body is lost.
 const MaxPaidBody = 512 << 10
@@ -61,7 +68,7 @@ type GetPayment struct {
 
 // ListPayments requests [Payments]: of an agent ("": of all) in a state ("": any), created
 // before a time in Unix microseconds (0: now), the newest first. Limit 0 means 50, at most
-// 250. The answers of the sellers are not in the list.
+// 250. The answers of the sellers are not in the list. Errors: Invalid (no such state).
 type ListPayments struct {
 	Agent  string       `json:"agent,omitempty"`
 	State  PaymentState `json:"state,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -59,6 +60,9 @@ const (
 )
 
 func (h *handlers) listPayments(ctx context.Context, m api.ListPayments) (api.Payments, error) {
+	if m.State != "" && !slices.Contains(api.PaymentStates(), m.State) {
+		return api.Payments{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%.40q is not a state of payments", m.State), Next: fmt.Sprintf("use one of %v", api.PaymentStates())}
+	}
 	limit := min(cmp.Or(max(m.Limit, 0), defaultPayments), maxPayments)
 	before := cmp.Or(m.Before, h.now().UnixMicro()+1)
 	all, err := h.payments.Payments(ctx, m.Agent, m.State, before, limit+1)

@@ -122,6 +122,10 @@ func TestWithoutChain(t *testing.T) {
 		t.Errorf("buy credits: got %d %s, want 403", status, body)
 	}
 	refused(t, w.Bus, api.GetPayment{ID: "p1"}, api.NotFound, "")
+	refused(t, w.Bus, api.ListPayments{State: "bogus"}, api.Invalid, "")
+	for _, state := range api.PaymentStates() {
+		_ = ask[api.Payments](t, w.Bus, api.ListPayments{State: state})
+	}
 	if got := ask[api.Payments](t, w.Bus, api.ListPayments{}); len(got.Payments) != 0 {
 		t.Errorf("payments: got %+v", got)
 	}
