@@ -368,6 +368,12 @@ func TestStatusAndPages(t *testing.T) {
 	if out := u.cli("status"); !strings.Contains(out, "lucky") || !strings.Contains(out, "inference-router") || !strings.Contains(out, "LOOP_CMD 0") {
 		t.Errorf("status says\n%s", out)
 	}
+	many := statusView{Money: moneyView{Holds: statusHolds, MoreHolds: true}}
+	var out strings.Builder
+	if many.text(&out); !strings.Contains(out.String(), "held by 250 or more calls") {
+		t.Errorf("with many holds, status says\n%s", &out)
+	}
+	u.fails(exitUsage, "", []string{"payment", "list", "--state", "bogus"}, "not a state", "settled")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	watched := &stopAt{text: "lucky", stop: cancel}

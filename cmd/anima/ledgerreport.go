@@ -50,11 +50,13 @@ func (c ledgerReportCmd) Run(ctx context.Context, a *app) error {
 		agents[i] = strings.ToLower(agents[i])
 	}
 	if len(agents) == 0 {
-		all, err := ask[api.Agents](ctx, a, api.ListAgents{})
-		if err != nil {
-			return err
+		for page := (api.Agents{Page: api.Page{More: true}}); page.More; {
+			var err error
+			if page, err = ask[api.Agents](ctx, a, api.ListAgents{After: page.Next}); err != nil {
+				return err
+			}
+			agents = append(agents, agentIDs(page)...)
 		}
-		agents = agentIDs(all)
 	}
 	req := api.GetEconomics{Agents: agents, Since: since, Until: cmp.Or(until, now.UnixMicro()), Buckets: c.Parts}
 	e, err := ask[api.Economics](ctx, a, req)

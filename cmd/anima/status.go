@@ -72,7 +72,11 @@ type moneyView struct {
 	Available api.Micros `json:"available"`
 	Held      api.Micros `json:"held"`
 	Holds     int        `json:"holds"`
+	MoreHolds bool       `json:"moreHolds,omitempty"` // more may exist than are counted
 }
+
+// statusHolds is the maximum number of counted holds: the largest page of them.
+const statusHolds = 250
 
 // statusAgents is the maximum number of listed agents: each costs one request for its
 // balance.
@@ -137,8 +141,8 @@ func collectStatus(ctx context.Context, b *bus.Bus) *statusView {
 		return err
 	})
 	part("holds", func() error {
-		v, err := bus.Call[api.Holds](ctx, b, api.ListHolds{})
-		s.Money.Holds = len(v.Holds)
+		v, err := bus.Call[api.Holds](ctx, b, api.ListHolds{Limit: statusHolds})
+		s.Money.Holds, s.Money.MoreHolds = len(v.Holds), len(v.Holds) >= statusHolds
 		return err
 	})
 	part("agents", func() error { return s.askAgents(ctx, b) })
@@ -205,7 +209,11 @@ func (s *statusView) text(w io.Writer) {
 	list := func(names []string) string { return cmp.Or(strings.Join(names, ", "), "-") }
 	fields(w, "nats", plain(s.NATS), "context", s.Context, "services", list(up), "no answer", strings.Join(down, ", "))
 	fmt.Fprintf(w, "models\t%d of %d usable: %s\n", len(usable), len(s.Models), line(list(usable), 120))
-	fmt.Fprintf(w, "money\t%s available, %s held by %d calls\n", s.Money.Available, s.Money.Held, s.Money.Holds)
+	more := ""
+	if s.Money.MoreHolds {
+		more = " or more"
+	}
+	fmt.Fprintf(w, "money\t%s available, %s held by %d%s calls\n", s.Money.Available, s.Money.Held, s.Money.Holds, more)
 	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", list(queues), float64(bytes)/(1<<20))
 	if s.Disk != nil {
 		fmt.Fprintf(w, "disk\t%.1f of %.1f GiB free for %s\n", float64(s.Disk.Free)/(1<<30), float64(s.Disk.Total)/(1<<30), plain(s.Disk.Folder))

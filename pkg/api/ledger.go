@@ -103,7 +103,7 @@ type GetEconomics struct {
 }
 
 // MaxEconomicsAgents is the limit of agents in a [GetEconomics].
-const MaxEconomicsAgents = 100
+const MaxEconomicsAgents = 1000
 
 // Economics is what a group of agents earned and spent in a period, credits and USDC
 // together. Profit is Earned and TransfersIn minus Spent and TransfersOut, with Exchange

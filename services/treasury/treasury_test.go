@@ -197,6 +197,25 @@ func TestFaucetIsOffByDefault(t *testing.T) {
 	refused(t, b, api.Deposit{ID: "d", Agent: "lucky", Amount: 1, Source: "faucet"}, api.Denied, "")
 }
 
+// TestEconomicsOfManyAgents checks that the payments between the members of a large group
+// cancel out.
+func TestEconomicsOfManyAgents(t *testing.T) {
+	t.Parallel()
+	b := apptest.Start(t, apptest.Options{Env: development}, treasury.Service).Bus
+	var agents []string
+	for i := range 120 {
+		agents = append(agents, fmt.Sprintf("agent-%03d", i))
+		ask[api.Account](t, b, api.OpenAccount{Agent: agents[i]})
+	}
+	first, last := agents[0], agents[len(agents)-1]
+	ask[api.Posted](t, b, api.Deposit{ID: "d", Agent: first, Amount: api.Dollar, Source: "faucet"})
+	ask[api.Posted](t, b, api.Transfer{ID: "t", From: first, To: last, Amount: 10 * api.Cent})
+	got := ask[api.Economics](t, b, api.GetEconomics{Agents: agents})
+	if len(got.Agents) != len(agents) || got.Balance != api.Dollar || got.Deposits != api.Dollar || got.TransfersIn != 0 || got.TransfersOut != 0 {
+		t.Errorf("economics: got %+v, want a dollar of %d agents and no transfers", got, len(agents))
+	}
+}
+
 func TestTransfers(t *testing.T) {
 	t.Parallel()
 	b := start(t, apptest.Options{}).Bus

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -45,7 +44,10 @@ const economicsAtOnce = 1000
 // Economics adds up the transactions of a group of agents in a period. Its memory depends
 // on the number of turns in the period, not on that of transactions. Errors: NotFound.
 func (l *Ledger) Economics(ctx context.Context, agents []string, p Period) (Economics, error) {
-	s := summary{agents: agents, period: p, turns: map[string]bool{}}
+	s := summary{members: map[string]bool{}, period: p, turns: map[string]bool{}}
+	for _, agent := range agents {
+		s.members[agent] = true
+	}
 	s.Spent, s.Ended, s.Buckets = map[string]api.Micros{}, map[api.HoldStatus]Tally{}, make([]Bucket, p.Buckets)
 	for i := range s.Buckets {
 		s.Buckets[i].At = p.Since + int64(i)*(p.Until-p.Since)/int64(p.Buckets)
@@ -71,9 +73,9 @@ func (l *Ledger) Economics(ctx context.Context, agents []string, p Period) (Econ
 // summary adds transactions up.
 type summary struct {
 	Economics
-	agents []string
-	period Period
-	turns  map[string]bool
+	members map[string]bool
+	period  Period
+	turns   map[string]bool
 }
 
 // read adds the transactions of an agent after a number, except for those that another
@@ -99,7 +101,7 @@ func (s *summary) read(ctx context.Context, store Store, agent string, after int
 			if t.At >= s.period.Until {
 				return nil
 			}
-			if t.Agent == agent || !slices.Contains(s.agents, t.Agent) {
+			if t.Agent == agent || !s.members[t.Agent] {
 				s.add(t, categories[holdOf(t)])
 			}
 		}
@@ -125,7 +127,7 @@ func (s *summary) net(t *Transaction) (credits, usdc api.Micros) {
 		if agent == "" {
 			agent = debtorOf(l.Account)
 		}
-		if agent == "" || !slices.Contains(s.agents, agent) {
+		if !s.members[agent] {
 			continue
 		}
 		if AssetOf(l.Account) == api.USDC {
@@ -187,7 +189,7 @@ func (s *summary) add(t *Transaction, category string) {
 
 // settled adds a settlement: of a member, or in favour of one.
 func (s *summary) settled(t *Transaction, net api.Micros, category string, bucket *Bucket) {
-	if !slices.Contains(s.agents, t.Agent) {
+	if !s.members[t.Agent] {
 		s.Earned += net
 		bucket.Income += net
 		return
