@@ -98,7 +98,7 @@ func hasTable(ctx context.Context, db *DB, name string) (bool, error) {
 
 // migrateOne runs the first migration that has not run; done means that all had run.
 func migrateOne(ctx context.Context, tx *Tx, schema string, all []migration) (done bool, err error) {
-	if err := tx.lock(ctx, "migrate "+schema); err != nil {
+	if err := tx.Lock(ctx, "migrate "+schema); err != nil {
 		return false, err
 	}
 	_, err = tx.ExecContext(ctx, `create table if not exists schema_migrations (

@@ -102,7 +102,7 @@ func (db *DB) ensureSchema(ctx context.Context, user string) error {
 	err := InTx(ctx, db, func(tx *Tx) error {
 		// Concurrent CREATE SCHEMA statements for the same name collide in the catalogue
 		// even with IF NOT EXISTS.
-		if err := tx.lock(ctx, "schema "+db.opts.Schema); err != nil {
+		if err := tx.Lock(ctx, "schema "+db.opts.Schema); err != nil {
 			return err
 		}
 		var n int
@@ -123,9 +123,9 @@ func (db *DB) ensureSchema(ctx context.Context, user string) error {
 	return nil
 }
 
-// lock takes the advisory lock named what, which is held until the end of the
+// Lock takes the advisory lock named what, which is held until the end of the
 // transaction. On SQLite it does nothing, because a transaction is the only writer.
-func (tx *Tx) lock(ctx context.Context, what string) error {
+func (tx *Tx) Lock(ctx context.Context, what string) error {
 	if tx.Engine != Postgres {
 		return nil
 	}

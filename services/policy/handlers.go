@@ -45,7 +45,7 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 		return api.Decision{}, err
 	}
 	d, err := failpoint.Value(ctx, failpoint.PolicyRecord, func(ctx context.Context) (api.Decision, error) {
-		return h.record(ctx, h.decide(ctx, m, hash), m.Run)
+		return h.judged(ctx, m, hash)
 	})
 	if err != nil {
 		return d, err
@@ -67,14 +67,35 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 	return d, err
 }
 
+// judged judges and records a call. A call of a rate-limited tool is counted, judged and
+// recorded in one transaction, because concurrent calls would otherwise exceed the limit
+// together; the other tools do without it.
+func (h *handlers) judged(ctx context.Context, m api.Evaluate, hash string) (api.Decision, error) {
+	window := h.engine.Window(m.Tool)
+	if window == 0 {
+		return h.record(ctx, h.decide(ctx, m, hash), m.Run)
+	}
+	began := h.now()
+	d, first, err := h.store.RecordCounted(ctx, m.Agent, m.Tool, began.Add(-window), m.Run, func(allowed int) api.Decision {
+		return h.judge(ctx, m, hash, began, &rule.Facts{Recent: allowed})
+	})
+	h.recorded(ctx, d, first && err == nil)
+	return d, err
+}
+
 // record stores a decision and returns the recorded one: judged, or an earlier decision
 // on the same call.
 func (h *handlers) record(ctx context.Context, judged api.Decision, run string) (api.Decision, error) {
 	d, first, err := h.store.Record(ctx, judged, run)
+	h.recorded(ctx, d, first)
+	return d, err
+}
+
+// recorded measures a decision that was recorded first.
+func (h *handlers) recorded(ctx context.Context, d api.Decision, first bool) {
 	if first {
 		h.tel.decided(ctx, d.Action, d.Code, time.Duration(d.LatencyUS)*time.Microsecond)
 	}
-	return d, err
 }
 
 // checkCall judges a call without recording the decision. The answer has no id and no
@@ -100,18 +121,25 @@ func check(m api.Evaluate) (string, error) {
 	return api.ArgsHash(m.Args)
 }
 
-// decide evaluates a call with all rules. It returns no error: if the history of a
-// rate-limited tool cannot be read, Facts is nil and the rate rules deny the call.
+// decide judges a call without recording the decision. It returns no error: if the
+// history of a rate-limited tool cannot be read, Facts is nil and the rate rules deny the
+// call.
 func (h *handlers) decide(ctx context.Context, m api.Evaluate, hash string) api.Decision {
 	began := h.now()
-	in := rule.Input{Evaluate: m}
+	var facts *rule.Facts
 	if window := h.engine.Window(m.Tool); window > 0 {
 		if n, err := h.store.AllowedSince(ctx, m.Agent, m.Tool, began.Add(-window)); err == nil {
-			in.Facts = &rule.Facts{Recent: n}
+			facts = &rule.Facts{Recent: n}
 		} else {
 			h.log.ErrorContext(ctx, "earlier decisions cannot be read", "err", err)
 		}
 	}
+	return h.judge(ctx, m, hash, began, facts)
+}
+
+// judge evaluates a call with all rules.
+func (h *handlers) judge(ctx context.Context, m api.Evaluate, hash string, began time.Time, facts *rule.Facts) api.Decision {
+	in := rule.Input{Evaluate: m, Facts: facts}
 	judging := h.now()
 	r := h.engine.Evaluate(in)
 	took := h.now().Sub(judging)

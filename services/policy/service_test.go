@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,6 +139,38 @@ func TestRate(t *testing.T) {
 	w = apptest.Start(t, apptest.Options{Server: s, Data: data}, policy.Service)
 	if d := must[api.Decision](t, w.Bus, question("m.2", 0, "send_message", args)); d.Code != "RATE_LIMIT_MESSAGES" {
 		t.Errorf("the 101st: %+v", d)
+	}
+}
+
+// TestRateOfConcurrentCalls tests that concurrent calls of two replicas do not exceed a
+// rate together.
+func TestRateOfConcurrentCalls(t *testing.T) {
+	t.Parallel()
+	s, data := apptest.Server(t), t.TempDir()
+	env := map[string]string{"ANIMA_POLICY_SIGNING_KEY": strings.Repeat("0c", ed25519.SeedSize)}
+	a := apptest.Start(t, apptest.Options{Server: s, Data: data, Env: env}, policy.Service)
+	apptest.Start(t, apptest.Options{Server: s, Data: data, Env: maps.Clone(env)}, policy.Service)
+	var wg sync.WaitGroup
+	var allowed, refused atomic.Int32
+	for i := range 20 {
+		wg.Go(func() {
+			q := question(fmt.Sprintf("g%d.1", i), 0, "update_genesis_prompt", `{"new_prompt":"be good","reason":"better"}`)
+			q.Tools = []string{"update_genesis_prompt"}
+			switch d, err := ask[api.Decision](t, a.Bus, q); {
+			case err != nil:
+				t.Errorf("ask: %v", err)
+			case d.Action == api.Allow:
+				allowed.Add(1)
+			case d.Code == "RATE_LIMIT_GENESIS":
+				refused.Add(1)
+			default:
+				t.Errorf("got %+v, want allowed or RATE_LIMIT_GENESIS", d)
+			}
+		})
+	}
+	wg.Wait()
+	if allowed.Load() != 1 || refused.Load() != 19 {
+		t.Errorf("got %d allowed and %d refused, want 1 and 19", allowed.Load(), refused.Load())
 	}
 }
 

@@ -53,8 +53,11 @@ func row(r sqldb.Scanner) (api.Decision, error) {
 // AllowedSince returns the number of calls of a tool by an agent that were allowed after
 // since.
 func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time.Time) (int, error) {
-	var n int
-	err := s.db.QueryRowContext(ctx, `select count(*) from policy_decisions
+	return allowedSince(ctx, s.db, agent, tool, since)
+}
+
+func allowedSince(ctx context.Context, q sqldb.Querier, agent, tool string, since time.Time) (n int, err error) {
+	err = q.QueryRowContext(ctx, `select count(*) from policy_decisions
 		where agent = $1 and tool_name = $2 and decision = $3 and created_at > $4`, agent, tool, string(api.Allow), since.UnixMicro()).Scan(&n)
 	return n, err
 }
@@ -62,48 +65,92 @@ func (s *Store) AllowedSince(ctx context.Context, agent, tool string, since time
 // Record stores a decision if there is none on the call, which is identified by turn and
 // index. Otherwise it returns the stored decision: with concurrent replicas and repeated
 // requests, the first decision is final. first reports whether d was stored.
+//
+// On PostgreSQL the insertion runs without a transaction, which is one round trip; on
+// SQLite it runs in a transaction, which shares its commit with other transactions.
 func (s *Store) Record(ctx context.Context, d api.Decision, run string) (stored api.Decision, first bool, err error) {
-	evaluated, err := api.Encode(d.Evaluated)
+	cells, err := values(d, run)
 	if err != nil {
 		return d, false, err
 	}
-	triggered, err := api.Encode(d.Triggered)
-	if err != nil {
-		return d, false, err
+	if s.db.Engine == sqldb.Postgres {
+		first, err = insert(ctx, s.db, cells)
+	} else {
+		err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) (err error) {
+			first, err = insert(ctx, tx, cells)
+			return err
+		})
 	}
-	first, err = s.insert(ctx, `insert into policy_decisions (id, agent, session, run, turn_id, idx, tool_name, tool_args_hash, by_kind,
-			by_address, authority, risk_level, decision, code, reason, rules_evaluated, rules_triggered, rules_version, trace, latency_us, created_at)
-		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (turn_id, idx) do nothing`,
-		d.ID, d.Agent, d.Session, run, d.Turn, d.Index, d.Tool, d.ArgsHash, string(d.By.Kind), d.By.Address, d.Authority, d.Risk,
-		string(d.Action), d.Code, d.Message, string(evaluated), string(triggered), d.Version, d.Trace, d.LatencyUS, d.At)
 	if err != nil || first {
 		return d, first, err
 	}
-	stored, err = row(s.db.QueryRowContext(ctx, columns+` where turn_id = $1 and idx = $2`, d.Turn, d.Index))
-	if errors.Is(err, sqldb.ErrNotFound) {
-		err = fmt.Errorf("decision on call %d of %s is neither stored nor new", d.Index, d.Turn)
-	}
+	stored, err = recorded(ctx, s.db, d)
 	return stored, false, err
 }
 
-// insert executes a statement that inserts at most one row. On PostgreSQL the statement
-// runs without a transaction, which is one round trip; on SQLite it runs in a
-// transaction, which shares its commit with other transactions.
-func (s *Store) insert(ctx context.Context, query string, args ...any) (done bool, err error) {
-	var n int64
-	count := func(q sqldb.Querier) error {
-		res, err := q.ExecContext(ctx, query, args...)
-		if err == nil {
-			n, err = res.RowsAffected()
+// RecordCounted is Record of the decision that judge makes from the number of calls of
+// the tool by the agent that were allowed after since. Counting and storing are one
+// transaction, and those of one agent and tool do not run concurrently, so concurrent
+// calls cannot exceed a limit together. judge may be called again.
+func (s *Store) RecordCounted(ctx context.Context, agent, tool string, since time.Time, run string, judge func(allowed int) api.Decision) (stored api.Decision, first bool, err error) {
+	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if err := tx.Lock(ctx, "rate "+agent+" "+tool); err != nil {
+			return err
 		}
+		n, err := allowedSince(ctx, tx, agent, tool, since)
+		if err != nil {
+			return err
+		}
+		stored = judge(n)
+		cells, err := values(stored, run)
+		if err != nil {
+			return err
+		}
+		if first, err = insert(ctx, tx, cells); err != nil || first {
+			return err
+		}
+		stored, err = recorded(ctx, tx, stored)
 		return err
+	})
+	return stored, first, err
+}
+
+// values returns the values of the row of a decision.
+func values(d api.Decision, run string) ([]any, error) {
+	evaluated, err := api.Encode(d.Evaluated)
+	if err != nil {
+		return nil, err
 	}
-	if s.db.Engine == sqldb.Postgres {
-		err = count(s.db)
-	} else {
-		err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error { return count(tx) })
+	triggered, err := api.Encode(d.Triggered)
+	if err != nil {
+		return nil, err
 	}
+	return []any{
+		d.ID, d.Agent, d.Session, run, d.Turn, d.Index, d.Tool, d.ArgsHash, string(d.By.Kind), d.By.Address, d.Authority, d.Risk,
+		string(d.Action), d.Code, d.Message, string(evaluated), string(triggered), d.Version, d.Trace, d.LatencyUS, d.At,
+	}, nil
+}
+
+// insert stores a row and reports whether there was none on the call.
+func insert(ctx context.Context, q sqldb.Querier, values []any) (done bool, err error) {
+	res, err := q.ExecContext(ctx, `insert into policy_decisions (id, agent, session, run, turn_id, idx, tool_name, tool_args_hash, by_kind,
+			by_address, authority, risk_level, decision, code, reason, rules_evaluated, rules_triggered, rules_version, trace, latency_us, created_at)
+		values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21) on conflict (turn_id, idx) do nothing`,
+		values...)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
 	return n == 1, err
+}
+
+// recorded returns the stored decision on the call of d.
+func recorded(ctx context.Context, q sqldb.Querier, d api.Decision) (api.Decision, error) {
+	stored, err := row(q.QueryRowContext(ctx, columns+` where turn_id = $1 and idx = $2`, d.Turn, d.Index))
+	if errors.Is(err, sqldb.ErrNotFound) {
+		err = fmt.Errorf("decision on call %d of %s is neither stored nor new", d.Index, d.Turn)
+	}
+	return stored, err
 }
 
 // Place is the position of a decision in the list. The zero value is the start of the

@@ -84,3 +84,47 @@ func TestStore(t *testing.T) {
 		}
 	})
 }
+
+// TestRecordCounted tests that concurrent calls of one agent and tool each count the ones
+// before, on both databases.
+func TestRecordCounted(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db)
+		const limit = 3
+		record := func(turn string) (api.Decision, bool, error) {
+			return s.RecordCounted(t.Context(), "lucky", "exec", time.UnixMicro(0), "r", func(allowed int) api.Decision {
+				action := api.Allow
+				if allowed >= limit {
+					action = api.Deny
+				}
+				return decision("d-"+turn, turn, 0, 1_000_000, action)
+			})
+		}
+		var wg sync.WaitGroup
+		decisions := make([]api.Decision, 20)
+		for i := range decisions {
+			wg.Go(func() {
+				d, first, err := record(fmt.Sprintf("r.%d", i))
+				if err != nil || !first {
+					t.Errorf("record %d: first %v, %v, want it stored", i, first, err)
+				}
+				decisions[i] = d
+			})
+		}
+		wg.Wait()
+		n := 0
+		for i, d := range decisions {
+			if d.Action == api.Allow {
+				n++
+			}
+			again, first, err := record(d.Turn)
+			if diff := cmp.Diff(d, again); err != nil || first || diff != "" {
+				t.Errorf("call %d again: first %v, %v, want the first decision\n%s", i, first, err, diff)
+			}
+		}
+		if n != limit {
+			t.Errorf("got %d allowed calls, want %d", n, limit)
+		}
+	})
+}
