@@ -76,32 +76,61 @@ func versionOnly(args []word) bool {
 	return len(args) == 1 && (args[0].text == "-V" || args[0].text == "-v" || args[0].text == "-h")
 }
 
+// Options of sed and awk with a value.
+var (
+	sedValued = words("-e -f -l --expression --file --line-length")
+	awkValued = words("-e -f -E -F -i -v --source --file --exec --field-separator --include --assign")
+)
+
+// editorCode judges every program of sed and awk: the values of -e, or else the first
+// operand.
 func (s *script) editorCode(lang string, args []word) *Finding {
-	for i, a := range args {
-		if a.text == "-e" || a.text == "-f" || a.text == "-n" || a.text == "-i" || a.text == "-F" || a.text == "-v" {
+	sed := lang == "sed" || lang == "gsed"
+	valued := awkValued
+	if sed {
+		valued = sedValued
+	}
+	given := false
+	for i := 0; i < len(args); i++ {
+		a := args[i].text
+		o := readOption(a, valued)
+		value := o.value
+		if o.next && i+1 < len(args) {
+			i++
+			value = args[i].text
+		}
+		switch o.name {
+		case "-e", "--expression", "--source":
+			given = true
+		case "-f", "--file", "-E", "--exec":
+			given = true
 			continue
-		}
-		if strings.HasPrefix(a.text, "-") && a.text != "-" && !strings.HasPrefix(a.text, "-e") {
-			continue
-		}
-		if i > 0 && args[i-1].text == "-f" {
-			return nil
-		}
-		if i > 0 && (args[i-1].text == "-F" || args[i-1].text == "-v") && lang != "sed" && lang != "gsed" {
-			continue
-		}
-		code := strings.TrimPrefix(a.text, "-e")
-		if lang == "sed" || lang == "gsed" { // the sed commands w and e have one letter
-			if _, started, ok := strings.Cut(code, "e "); ok {
-				if f := s.program(started); f != nil && f.Code == ForbiddenCommand {
-					return f
-				}
+		case "":
+			if given || strings.HasPrefix(a, "-") && a != "-" {
+				continue
 			}
-			return s.scan(code, true, false)
+			value, given = a, true
+		default:
+			continue
 		}
-		return s.code(code)
+		judge := s.code
+		if sed { // the sed commands w and e have one letter
+			judge = s.sedCode
+		}
+		if f := judge(value); f != nil {
+			return f
+		}
 	}
 	return nil
+}
+
+func (s *script) sedCode(code string) *Finding {
+	if _, started, ok := strings.Cut(code, "e "); ok {
+		if f := s.program(started); f != nil && f.Code == ForbiddenCommand {
+			return f
+		}
+	}
+	return s.scan(code, true, false)
 }
 
 // code scans a program in another language for protected names and, if the program can

@@ -14,6 +14,9 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if s.commands++; s.commands > maxCommands {
 		return unjudgeable("the script has more than %d commands; split it", maxCommands)
 	}
+	if s.checks += len(argv) * (len(s.dirs) - 1); s.checks > maxChecks {
+		return folders()
+	}
 	for len(argv) > 0 && argv[0].text == "" && argv[0].known() {
 		argv = argv[1:] // an empty variable before the command
 	}
@@ -28,8 +31,20 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	}
 	name := fold(path.Base(argv[0].text))
 	args := argv[1:]
+	if !s.moves(argv[0].text, args) {
+		defer func() { s.after = s.stay() }() // what it starts has a folder of its own
+	}
 	if f := s.refused(name, argv); f != nil {
 		return f
+	}
+	if s.aliases[argv[0].text] {
+		return unjudgeable("the alias %s hides the command; write the command out", argv[0].text)
+	}
+	if s.functions[argv[0].text] {
+		// A function may have the name of a command that takes text, a pattern or an address.
+		if f := s.operands("the function "+argv[0].text, args); f != nil {
+			return f
+		}
 	}
 	if f, ok := s.launcher(name, args, stmt); ok {
 		return f
@@ -83,7 +98,7 @@ func (s *script) launcher(name string, args []word, stmt *syntax.Stmt) (*Finding
 	case "alias":
 		return s.alias(args), true
 	case "script":
-		return s.optionCode("script", "-c", args), true
+		return s.recorded(args, stmt), true
 	}
 	return nil, false
 }
@@ -104,8 +119,6 @@ func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 		if len(args) == 0 {
 			return forbid("set without arguments prints every variable; name the one you need")
 		}
-	case "cd", "pushd":
-		s.changeFolder(args)
 	case "rm", "rmdir", "unlink":
 		return s.remove(name, args)
 	case "mv":
@@ -143,16 +156,24 @@ func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 	return nil
 }
 
+// Options of the commands in the tables.
+var (
+	patternOptions = words("-e -f --expression --regexp --file --from-file --source --exec")
+	targetOptions  = words("-t -S --target-directory --suffix")
+	installOptions = words("-t -S -m -o -g --target-directory --suffix --mode --owner --group")
+)
+
 // operands refuses protected names among the arguments of a command.
 func (s *script) operands(name string, args []word) *Finding {
 	pattern := s.tables.Patterns[name] && !slices.ContainsFunc(args, func(w word) bool {
-		return w.text == "-e" || w.text == "-f"
+		return readOption(w.text, patternOptions).name != ""
 	})
 	reads := s.readsOnly(name, args)
+	fetches := s.tables.Fetchers[name]
 	var operands []word
 	for _, a := range args {
 		if strings.HasPrefix(a.text, "-") && len(a.text) > 1 {
-			if f := s.attached(a, reads); f != nil {
+			if f := s.attached(a, reads, fetches); f != nil {
 				return f
 			}
 			continue
@@ -161,17 +182,30 @@ func (s *script) operands(name string, args []word) *Finding {
 			pattern = false
 			continue
 		}
+		if fetches && remoteURL(a.text) {
+			continue
+		}
 		operands = append(operands, a)
 		if f := s.namesSecret(a); f != nil {
 			return f
 		}
-		if f := s.attached(a, reads); f != nil {
+		if f := s.attached(a, reads, fetches); f != nil {
 			return f
 		}
 	}
+	written := s.tables.Writers[name]
+	last := s.tables.LastOnly[name]
+	if last {
+		folder, f := s.target(name, args)
+		if f != nil {
+			return f
+		}
+		last = !folder
+		written = written || name == "install" && slices.ContainsFunc(args, func(w word) bool { return w.text == "-d" || w.text == "--directory" })
+	}
 	for i, a := range operands {
-		switch last := i == len(operands)-1; {
-		case s.tables.Writers[name] || s.tables.LastOnly[name] && last && i > 0:
+		switch {
+		case written || last && i > 0 && i == len(operands)-1:
 			if f := s.write(a); f != nil {
 				return f
 			}
@@ -183,6 +217,36 @@ func (s *script) operands(name string, args []word) *Finding {
 		}
 	}
 	return nil
+}
+
+// target judges the folder that an option of cp, mv, install and ln names, and reports
+// whether there is one: all operands are sources then.
+func (s *script) target(name string, args []word) (given bool, f *Finding) {
+	valued := targetOptions
+	switch name {
+	case "cp", "mv", "ln":
+	case "install":
+		valued = installOptions
+	default:
+		return false, nil // -t of rsync has no value
+	}
+	for i := 0; i < len(args) && args[i].text != "--"; i++ {
+		o := readOption(args[i].text, valued)
+		values := []word{args[i].part(o.value)}
+		if o.next {
+			values, i = following(args, i)
+		}
+		if o.name != "-t" && o.name != "--target-directory" {
+			continue
+		}
+		given = true
+		for _, v := range values {
+			if f := s.write(v); f != nil {
+				return true, f
+			}
+		}
+	}
+	return given, nil
 }
 
 // readsOnly reports whether a command leaves its input files unchanged.
@@ -209,15 +273,15 @@ func (s *script) readsOnly(name string, args []word) bool {
 }
 
 // attached checks values that are attached to an option or prefix: --file=x, if=x, -fx,
-// @x, host:x.
-func (s *script) attached(a word, reads bool) *Finding {
+// @x, host:x. A program that fetches may have its addresses there.
+func (s *script) attached(a word, reads, fetches bool) *Finding {
 	p := a.pattern()
-	if remoteURL(p) {
-		return nil
-	}
 	var values []string
 	if _, v, ok := strings.Cut(p, "="); ok {
-		values = append(values, v, strings.TrimPrefix(v, "@"))
+		if fetches && remoteURL(v) {
+			return nil
+		}
+		values = append(values, v)
 		if strings.HasPrefix(p, "of=") {
 			if f := s.write(word{text: unescape(v), glob: a.glob}); f != nil {
 				return f
@@ -226,9 +290,12 @@ func (s *script) attached(a word, reads bool) *Finding {
 	}
 	if len(p) > 2 && p[0] == '-' && p[1] != '-' {
 		values = append(values, p[2:])
+		for i := 3; fetches && i < min(len(p), 8) && alphanumeric(p[i-1]); i++ {
+			values = append(values, p[i:]) // curl -sT.env
+		}
 	}
-	if strings.HasPrefix(p, "@") {
-		values = append(values, p[1:])
+	if i := strings.LastIndexByte(p, '@'); i >= 0 {
+		values = append(values, p[i+1:])
 	}
 	if i := strings.LastIndexByte(p, ':'); i >= 0 {
 		values = append(values, p[i+1:])
@@ -249,7 +316,8 @@ func (s *script) attached(a word, reads bool) *Finding {
 func (s *script) locations(w word) []location {
 	locs := make([]location, 0, len(s.dirs))
 	for _, d := range s.dirs {
-		l := locate(s.workspace, d, w.pattern())
+		l := locate(s.workspace, d.path, w.pattern())
+		l.doubt = d.doubt
 		l.wild = w.glob != "" || strings.Contains(l.abs, unknown)
 		locs = append(locs, l)
 	}
@@ -257,7 +325,7 @@ func (s *script) locations(w word) []location {
 }
 
 func (s *script) match(w word, entry func(location) string) string {
-	if w.text == "" || w.text == unknown || remoteURL(w.text) {
+	if w.text == "" || w.text == unknown {
 		return ""
 	}
 	for _, l := range s.locations(w) {
@@ -285,14 +353,16 @@ func (s *script) write(w word) *Finding {
 		if e := s.paths.protected(l); e != "" {
 			return forbid("%s is protected and cannot be written; write to another file", e)
 		}
-		if !l.inside && !l.scratch() && !harmlessDevice(l.abs) {
+		if !l.inside && !l.scratch() && !l.doubt && !harmlessDevice(l.abs) {
 			return forbid("%s is outside the workspace and cannot be written; use a path in the workspace or below /tmp", unescape(strings.ReplaceAll(l.abs, unknown, "?")))
 		}
 	}
 	return nil
 }
 
-// remoteURL reports whether a word is a URL, which is not a local path.
+// remoteURL reports whether a word is a URL, which is not a local path for a program that
+// fetches URLs. For others it is: http://../.env is the file .env if there is a folder
+// named http:.
 func remoteURL(text string) bool {
 	scheme, _, ok := strings.Cut(text, "://")
 	return ok && (scheme == "http" || scheme == "https" || scheme == "ssh" || scheme == "git")

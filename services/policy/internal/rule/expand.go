@@ -34,13 +34,14 @@ func (w word) pattern() string {
 // scope is the state of a script that expansion depends on.
 type scope struct {
 	home    string
-	dirs    []string // possible working folders, initially the workspace
+	dirs    []folder // possible working folders, initially the workspace
 	vars    variables
 	dynamic bool // a command sets variables that collect cannot see
+	splits  bool // the script sets IFS, so unquoted values may be split anywhere
 }
 
 // fields expands a word as a shell does, without running commands: braces, tilde,
-// variables with known values, quotes, field splitting. A word with several possible
+// variables with known values, quotes, field splitting at white space. A word with several possible
 // values yields a field for each value.
 func (s *scope) fields(w *syntax.Word) []word {
 	if w == nil {
@@ -197,7 +198,7 @@ func (e *expansion) param(p *syntax.ParamExp, quoted bool) []string {
 	case "HOME":
 		values = append(values, escape(e.home))
 	case "PWD":
-		values = append(values, escaped(e.dirs)...)
+		values = append(values, e.folders()...)
 	case "$", "!":
 		return []string{"$" + name} // the shell itself or its last background process, which kill may signal
 	}
@@ -220,6 +221,18 @@ func (e *expansion) expanded(values []string, quoted bool) []string {
 	for i, v := range values {
 		v = strings.Join(strings.Fields(unescape(v)), fieldBreak)
 		out[i] = e.literal(strings.ReplaceAll(v, `\`, `\\`), false, false)
+	}
+	if e.splits {
+		out = append(out, unknown)
+	}
+	return out
+}
+
+// folders returns the possible working folders in the syntax of path.Match.
+func (s *scope) folders() []string {
+	out := make([]string, len(s.dirs))
+	for i, d := range s.dirs {
+		out[i] = escape(d.path)
 	}
 	return out
 }
@@ -252,11 +265,15 @@ func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
 	}
 	switch {
 	case argv[0] == "pwd":
-		return e.expanded(escaped(e.dirs), quoted)
+		return e.expanded(e.folders(), quoted)
 	case argv[0] == "jobs":
 		return []string{"$!"}
 	case argv[0] == "echo" && (len(argv) == 1 || !strings.HasPrefix(argv[1], "-")):
-		return e.expanded([]string{escape(strings.Join(argv[1:], " "))}, quoted)
+		text := strings.Join(argv[1:], " ")
+		if strings.Contains(text, `\`) { // echo of dash interprets it, echo of bash does not
+			return []string{unknown}
+		}
+		return e.expanded([]string{escape(text)}, quoted)
 	case argv[0] == "printf" && len(argv) == 2 && !strings.ContainsAny(argv[1], `%\`):
 		return e.expanded(escaped(argv[1:]), quoted)
 	}

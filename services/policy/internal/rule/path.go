@@ -18,6 +18,7 @@ type location struct {
 	below  int      // first element below the workspace, 0 when outside
 	inside bool     // the workspace or below it
 	wild   bool     // elems hold glob patterns
+	doubt  bool     // relative to a folder in doubt, see [folder]
 }
 
 // locate resolves a path as a tool would. A relative path is relative to dir, "~" is the

@@ -8,27 +8,6 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// changeFolder applies cd to the working folder, to which later paths are relative.
-func (s *script) changeFolder(args []word) {
-	target := word{text: s.workspace}
-	for _, a := range args {
-		if !strings.HasPrefix(a.text, "-") {
-			target = a
-			break
-		}
-		if a.text == "-" {
-			target = word{text: unknown}
-		}
-	}
-	var dirs []string
-	for _, d := range s.dirs {
-		if abs := locate(s.workspace, d, target.text).abs; !slices.Contains(dirs, abs) {
-			dirs = append(dirs, abs)
-		}
-	}
-	s.dirs = dirs
-}
-
 // remove judges rm, rmdir, unlink and shred.
 func (s *script) remove(name string, args []word) *Finding {
 	recursive, maybe, ended := false, false, false
@@ -81,7 +60,7 @@ func (s *script) removal(name string, target word, recursive bool) *Finding {
 		if recursive && l.contains(s.workspace) {
 			return forbid("%s would remove the whole workspace or more; name what you want to remove", name)
 		}
-		if !l.inside && !l.scratch() {
+		if !l.inside && !l.scratch() && !l.doubt {
 			return forbid("%s outside the workspace and /tmp is refused; name something in the workspace", name)
 		}
 	}
@@ -89,9 +68,13 @@ func (s *script) removal(name string, target word, recursive bool) *Finding {
 }
 
 func (s *script) move(args []word) *Finding {
+	folder, f := s.target("mv", args)
+	if f != nil {
+		return f
+	}
 	operands := slices.DeleteFunc(slices.Clone(args), func(w word) bool { return strings.HasPrefix(w.text, "-") })
 	for i, a := range operands {
-		if i == len(operands)-1 {
+		if i == len(operands)-1 && !folder {
 			return s.write(a)
 		}
 		if a.text == unknown {
@@ -104,51 +87,158 @@ func (s *script) move(args []word) *Finding {
 	return nil
 }
 
+// search is the state of the judgement of find.
+type search struct {
+	roots    []word
+	names    []word // what the filters before an action match
+	paths    []word // the same of filters of the whole path
+	filtered bool   // a filter applies to the next action
+	deletes  bool   // an action deletes
+	all      bool   // an action without a filter deletes
+}
+
 // find judges the commands that find runs and the files that it deletes.
 func (s *script) find(args []word, stmt *syntax.Stmt) *Finding {
-	var roots []word
-	deletes, filtered := false, false
+	var find search
+	var inverted []bool // for each open parenthesis, whether a "!" is before it or an outer one
+	not := false
 	for i := 0; i < len(args); i++ {
 		a := args[i].text
+		negated := not || len(inverted) > 0 && inverted[len(inverted)-1]
+		not = false
 		switch {
-		case i == len(roots) && !strings.HasPrefix(a, "-") && a != "(" && a != "!":
-			roots = append(roots, args[i])
+		case i == len(find.roots) && !strings.HasPrefix(a, "-") && a != "(" && a != "!":
+			find.roots = append(find.roots, args[i])
+		case a == "!" || a == "-not":
+			not = true
+		case a == "(":
+			inverted = append(inverted, negated)
+		case a == ")" && len(inverted) > 0:
+			inverted = inverted[:len(inverted)-1]
+		case len(inverted) == 0 && (a == "-o" || a == "-or" || a == ","):
+			find.filtered, find.names, find.paths = false, nil, nil
 		case a == "-delete":
-			deletes = true
+			if f := s.deleted(&find); f != nil {
+				return f
+			}
 		case a == "-exec" || a == "-execdir" || a == "-ok" || a == "-okdir":
 			end := slices.IndexFunc(args[i:], func(w word) bool { return w.text == ";" || w.text == "+" })
 			if end < 0 {
 				end = len(args) - i
 			}
 			inner := args[i+1 : i+end]
-			if f := s.run(inner, stmt); f != nil {
+			if f := s.each(inner, slices.Concat(find.names, find.paths), stmt); f != nil {
 				return f
 			}
-			deletes = deletes || len(inner) > 0 && slices.Contains([]string{"rm", "shred", "unlink", "mv"}, path.Base(inner[0].text))
+			if len(inner) > 0 && slices.Contains([]string{"rm", "shred", "unlink", "mv"}, path.Base(inner[0].text)) {
+				if f := s.deleted(&find); f != nil {
+					return f
+				}
+			}
 			i += end
 		case strings.HasSuffix(a, "name") || strings.HasSuffix(a, "path") || strings.HasSuffix(a, "regex"):
-			filtered = i+1 < len(args) && !everything(args[i+1].text)
-		case a == "-fprint" || a == "-fprintf" || a == "-fls":
+			var patterns []word
+			patterns, i = following(args, i)
+			for _, p := range patterns {
+				if !negated && !everything(p.text) {
+					find.filter(a, p.text)
+				}
+			}
+			if len(find.names)+len(find.paths) > maxFields {
+				return unjudgeable("find has too many filters to judge; split the command")
+			}
+		case a == "-fprint" || a == "-fprint0" || a == "-fprintf" || a == "-fls":
 			if i+1 < len(args) {
 				if f := s.write(args[i+1]); f != nil {
 					return f
 				}
 			}
 		case strings.HasSuffix(a, "time") || strings.HasSuffix(a, "min") || a == "-newer" || a == "-empty" || a == "-size":
-			filtered = true
+			find.filtered = true
 		}
 	}
-	if !deletes {
+	if !find.deletes {
 		return nil
 	}
-	if len(roots) == 0 {
-		roots = []word{{text: "."}}
+	if len(find.roots) == 0 {
+		find.roots = []word{{text: "."}}
 	}
-	for _, r := range roots {
-		if filtered && slices.ContainsFunc(s.locations(r), func(l location) bool { return l.inside }) {
+	for _, r := range find.roots {
+		if !find.all && slices.ContainsFunc(s.locations(r), func(l location) bool { return l.inside }) {
 			continue
 		}
 		if f := s.removal("find", r, true); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// deleted judges an action that deletes what the filters before it match.
+func (s *script) deleted(find *search) *Finding {
+	find.deletes = true
+	find.all = find.all || !find.filtered
+	for _, n := range find.names {
+		if f := s.removal("find", n, false); f != nil {
+			return f
+		}
+	}
+	for _, p := range find.paths {
+		if f := s.removal("find", p, true); f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+// filter records what a filter of find matches, as far as its text tells.
+func (find *search) filter(name, pattern string) {
+	find.filtered = true
+	if strings.HasPrefix(name, "-l") || name == "-ilname" { // the target of a link
+		return
+	}
+	if strings.HasSuffix(name, "regex") {
+		pattern = strings.NewReplacer(`\.`, ".", ".*", "*", ".+", "?*", ".", "?").Replace(pattern)
+		if strings.ContainsAny(pattern, "|({+^$") {
+			pattern = "/" + unknown // any path
+		}
+	}
+	pattern = (&expansion{}).literal(pattern, false, false) // replaces bracket expressions
+	patterns := []string{pattern}
+	if rest := strings.TrimLeft(pattern, "*?"); rest != pattern && rest != "" && rest[0] != '/' {
+		// The wildcards of find match a leading dot, those of a shell do not.
+		patterns = append(patterns, "."+strings.TrimLeft(rest, "."))
+	}
+	roots := find.roots
+	if len(roots) == 0 {
+		roots = []word{{text: "."}}
+	}
+	for _, p := range patterns {
+		if name != "-name" && name != "-iname" {
+			find.paths = append(find.paths, toWord(p))
+			continue
+		}
+		for _, r := range roots {
+			find.names = append(find.names, toWord(r.pattern()+"/"+p))
+		}
+	}
+}
+
+// each judges a command of find, with every path that the filters match in place of {}.
+func (s *script) each(inner, names []word, stmt *syntax.Stmt) *Finding {
+	if len(names) == 0 {
+		return s.run(inner, stmt)
+	}
+	for _, n := range names {
+		argv := slices.Clone(inner)
+		for i, a := range argv {
+			if a.text == "{}" {
+				argv[i] = n
+			} else if strings.Contains(a.text, "{}") {
+				argv[i] = word{text: strings.ReplaceAll(a.text, "{}", n.text), or: a.or}
+			}
+		}
+		if f := s.run(argv, stmt); f != nil {
 			return f
 		}
 	}

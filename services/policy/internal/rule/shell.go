@@ -35,8 +35,8 @@ func command(sh *shell) Rule {
 			ws := path.Clean(c.Workspace)
 			s := &script{
 				shell: sh, workspace: ws, network: c.Network,
-				scope:     scope{home: ws, dirs: []string{ws}, vars: variables{}},
-				functions: map[string]bool{}, piped: map[*syntax.Stmt]*syntax.Stmt{},
+				scope:     scope{home: ws, dirs: []folder{{path: ws}}, vars: variables{}},
+				functions: map[string]bool{}, aliases: map[string]bool{}, piped: map[*syntax.Stmt]*syntax.Stmt{},
 			}
 			return s.program(c.Values.String("command")), nil
 		},
@@ -75,7 +75,9 @@ type script struct {
 	nesting   int
 	commands  int
 	functions map[string]bool               // functions declared anywhere in the script
+	aliases   map[string]bool               // names that alias has replaced
 	piped     map[*syntax.Stmt]*syntax.Stmt // statement → statement that is piped into its standard input
+	flow
 }
 
 // program judges shell source. It returns nil if there is no objection.
@@ -88,8 +90,12 @@ func (s *script) program(src string) *Finding {
 		return deny(ShellParse, "the command is not valid shell (%v); correct the quoting and try again", err)
 	}
 	s.nesting++
-	defer func() { s.nesting-- }()
-	if finding := s.file(f); finding != nil || !nestedParens(f) {
+	dirs, loops, bodies := s.dirs, s.loops, s.bodies
+	s.loops, s.bodies = 0, 0 // another shell has none
+	defer func() { s.nesting, s.dirs, s.loops, s.bodies = s.nesting-1, dirs, loops, bodies }()
+	end, finding := s.file(f)
+	s.after = end
+	if finding != nil || !nestedParens(f) {
 		return finding
 	}
 	// bash evaluates ((…)) as arithmetic, a POSIX sh runs it as two nested subshells;
@@ -98,7 +104,10 @@ func (s *script) program(src string) *Finding {
 	if err != nil {
 		return nil
 	}
-	return s.file(posix)
+	s.dirs = dirs
+	again, finding := s.file(posix)
+	s.after = outcome{union(end.ok, again.ok), union(end.fail, again.fail)}
+	return finding
 }
 
 func nestedParens(f *syntax.File) bool {
@@ -110,48 +119,10 @@ func nestedParens(f *syntax.File) bool {
 	return false
 }
 
-func (s *script) file(f *syntax.File) (found *Finding) {
-	s.collect(f)
-	var open []syntax.Node // nodes that were entered and not left
-	var dirs [][]string    // working folders of the enclosing shells
-	syntax.Walk(f, func(n syntax.Node) bool {
-		if n == nil {
-			if inSubshell(open[len(open)-1]) {
-				s.dirs, dirs = dirs[len(dirs)-1], dirs[:len(dirs)-1]
-			}
-			open = open[:len(open)-1]
-			return true
-		}
-		if found == nil {
-			found = s.node(n)
-		}
-		if found != nil {
-			return false
-		}
-		open = append(open, n)
-		if inSubshell(n) {
-			dirs = append(dirs, s.dirs)
-		}
-		return true
-	})
-	return found
-}
-
-// inSubshell reports whether a change of the working folder inside n ends with n.
-func inSubshell(n syntax.Node) bool {
-	switch n.(type) {
-	case *syntax.Subshell, *syntax.CmdSubst, *syntax.ProcSubst:
-		return true
-	}
-	return false
-}
-
 func (s *script) node(n syntax.Node) *Finding {
 	switch n := n.(type) {
 	case *syntax.BinaryCmd:
 		return s.pipe(n)
-	case *syntax.Stmt:
-		return s.statement(n)
 	case *syntax.FuncDecl:
 		return s.function(n)
 	case *syntax.DeclClause:
@@ -172,6 +143,7 @@ func (s *script) node(n syntax.Node) *Finding {
 }
 
 func (s *script) statement(stmt *syntax.Stmt) *Finding {
+	s.after = s.stay()
 	for _, r := range stmt.Redirs {
 		if f := s.redirect(r); f != nil {
 			return f
@@ -192,7 +164,11 @@ func (s *script) statement(stmt *syntax.Stmt) *Finding {
 	for _, a := range call.Args {
 		argv = append(argv, s.fields(a)...)
 	}
-	return s.run(argv, stmt)
+	f := s.run(argv, stmt)
+	if len(stmt.Redirs) > 0 && len(s.after.ok) == 0 {
+		s.after = s.stay() // the shell does not run exit if it cannot open the file
+	}
+	return f
 }
 
 // toWord converts a value in the syntax of path.Match into a word.
@@ -239,7 +215,7 @@ func (s *script) function(d *syntax.FuncDecl) *Finding {
 		return nil
 	}
 	switch d.Name.Value {
-	case "echo", "printf", "pwd", "jobs", "cd":
+	case "echo", "printf", "pwd", "jobs", "cd", "pushd", "popd":
 		return unjudgeable("a function named %s hides the command; give it another name", d.Name.Value)
 	}
 	return nil

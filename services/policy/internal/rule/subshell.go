@@ -22,34 +22,58 @@ func (s *script) joined(name string, args []word) *Finding {
 // shellProgram judges a shell: its -c argument, its here-document, or the name of its
 // script.
 func (s *script) shellProgram(name string, args []word, stmt *syntax.Stmt) *Finding {
-	for i := 0; i < len(args); i++ {
+	code, input := false, false
+	i := 0
+options:
+	for ; i < len(args); i++ {
 		a := args[i].text
+		skip := 0
 		switch {
 		case strings.Contains(a, unknown) || args[i].or:
 			return unjudgeable("what %s runs is only known when it runs; write the command or the script's name out", name)
-		case a == "--rcfile" || a == "--init-file" || a == "-o" || a == "+o" || a == "-O" || a == "+O":
+		case a == "-" || a == "--":
 			i++
-		case strings.HasPrefix(a, "--"):
-		case strings.HasPrefix(a, "-") && strings.Contains(a, "c"):
-			rest := args[i+1:]
-			for len(rest) > 0 && strings.HasPrefix(rest[0].text, "-") {
-				rest = rest[1:]
+			break options
+		case strings.HasPrefix(a, "--command=") || strings.HasPrefix(a, "--init-command="): // of fish
+			return unjudgeable("%s with its program attached to an option is hard to read; write the command out", name)
+		case a == "--rcfile" || a == "-rcfile" || a == "--init-file" || a == "-init-file":
+			skip = 1
+		case strings.HasPrefix(a, "--") || s.tables.ShellWords[a]:
+		case len(a) > 1 && (a[0] == '-' || a[0] == '+'):
+			if !only(a[1:], letters) {
+				return unjudgeable("%s with its program attached to an option is hard to read; write the command out", name)
 			}
-			if len(rest) == 0 {
-				return nil
-			}
-			if f := s.joined(name+" "+a, rest[:1]); f != nil {
-				return f
-			}
-			return s.operands(name, rest[1:]) // positional parameters $0, $1, …
-		case (a == "-" || strings.HasPrefix(a, "-") || strings.HasPrefix(a, "+")) && !strings.Contains(a, "s"):
-		case strings.HasPrefix(a, "-") || standardInput(a):
-			return s.shellInput(name, stmt)
+			// The options of a word may be clustered: the names of -o and -O follow the
+			// word, and the program of -c follows all options.
+			code = code || strings.Contains(a, "c")
+			input = input || strings.Contains(a, "s")
+			skip = strings.Count(a, "o") + strings.Count(a, "O")
 		default:
-			return s.operands(name, args[i:]) // a script file
+			break options
+		}
+		for ; skip > 0 && i+1 < len(args); skip-- {
+			if i++; strings.HasPrefix(args[i].text, "-") || !args[i].known() {
+				return unjudgeable("the options of %s are hard to read; write each of them out before the command", name)
+			}
 		}
 	}
-	return s.shellInput(name, stmt)
+	rest := args[min(i, len(args)):]
+	switch {
+	case code && len(rest) == 0:
+		return nil
+	case code:
+		if f := s.joined(name+" -c", rest[:1]); f != nil {
+			return f
+		}
+		return s.operands(name, rest[1:]) // positional parameters $0, $1, …
+	case input || len(rest) == 0:
+		return s.shellInput(name, stmt)
+	case strings.Contains(rest[0].text, unknown) || rest[0].or:
+		return unjudgeable("what %s runs is only known when it runs; write the command or the script's name out", name)
+	case standardInput(rest[0].text):
+		return s.shellInput(name, stmt)
+	}
+	return s.operands(name, rest) // a script file
 }
 
 func standardInput(file string) bool {
@@ -131,12 +155,28 @@ func rawText(w *syntax.Word) string {
 
 // wrapped judges the command that a wrapper runs.
 func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt) *Finding {
-	inner, code := w.inner(args)
 	if name == "command" && len(args) > 0 && (args[0].text == "-v" || args[0].text == "-V") {
 		return nil
 	}
-	if name == "flock" && code != nil {
-		return s.joined(name, code)
+	if name == "setarch" && len(args) > 0 && strings.HasPrefix(args[0].text, "-") {
+		w.Skip = 0 // the architecture may be missing
+	}
+	inner, written := w.inner(args)
+	for _, file := range written {
+		if rest := strings.TrimLeft(file.text, "|!"); rest != file.text { // strace -o '|command'
+			if f := s.joined(name+" -o", []word{file.part(rest)}); f != nil {
+				return f
+			}
+		} else if f := s.write(file); f != nil {
+			return f
+		}
+	}
+	// The options of the wrapper may name files, too.
+	if f := s.operands(name, args[:len(args)-len(inner)]); f != nil {
+		return f
+	}
+	if name == "flock" && len(inner) > 1 && (inner[0].text == "-c" || inner[0].text == "--command") {
+		return s.joined(name, inner[1:2])
 	}
 	if (name == "sudo" || name == "doas") && len(inner) == 0 {
 		return forbid("%s changes who runs a command; run it without", name)
@@ -165,33 +205,37 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 	return f
 }
 
-// inner returns the command after the wrapper's own options and operands, and the
-// argument of -c.
-func (w wrapper) inner(args []word) (inner, code []word) {
-	skip := w.Skip
+// inner returns the command after the wrapper's own options and operands, and the files
+// that the wrapper writes.
+func (w wrapper) inner(args []word) (inner, written []word) {
+	skip, ended := w.Skip, false
 	for len(args) > 0 {
-		a := args[0].text
+		a := args[0]
+		o := readOption(a.text, w.Valued)
 		switch {
-		case a == "--":
-			args = args[1:]
-			return args[min(skip, len(args)):], nil
-		case a == "-c" && !w.Valued["-c"] && len(args) > 1:
-			code = args[1:2]
-			args = args[1:]
-		case w.Valued[a] && len(args) > 1:
-			args = args[1:]
-		case strings.HasPrefix(a, "-") && len(a) > 1:
+		case !ended && a.text == "--":
+			ended = true
+		case !ended && o.name != "":
+			values := []word{a.part(o.value)}
+			if o.next {
+				last := 0
+				values, last = following(args, 0)
+				args = args[last:]
+			}
+			if w.Output[o.name] {
+				written = append(written, values...)
+			}
+		case !ended && strings.HasPrefix(a.text, "-") && len(a.text) > 1:
 		case skip > 0:
-			skip--
-			if len(args) > 2 && args[1].text == "-c" {
-				return nil, args[2:3] // as in flock FILE -c CODE
+			if skip--; w.Code && skip == 0 {
+				return args[1:], written // as in flock FILE -c CODE
 			}
 		default:
-			return args, code
+			return args, written
 		}
 		args = args[1:]
 	}
-	return nil, code
+	return nil, written
 }
 
 func assignment(text string) bool {
@@ -199,28 +243,39 @@ func assignment(text string) bool {
 	return ok && syntax.ValidName(name)
 }
 
+var envValued = words("-u -C -S -a --unset --chdir --split-string --argv0")
+
 // env judges env. Without a command it prints every variable.
 func (s *script) env(args []word, stmt *syntax.Stmt) *Finding {
+	dirs := s.dirs
+	defer func() { s.dirs = dirs }()
 	for len(args) > 0 {
 		a := args[0].text
 		name, _, _ := strings.Cut(a, "=")
-		switch {
-		case a == "-u" || a == "-C" || a == "--unset" || a == "--chdir":
-			args = args[min(2, len(args)):]
-		case a == "-S" || a == "--split-string":
-			return s.joined("env -S", args[1:])
-		case strings.HasPrefix(a, "-S"), strings.HasPrefix(a, "--split-string="), strings.HasPrefix(a, "-vS"):
-			return unjudgeable("env -S with its text attached is hard to read; write the command out")
-		case strings.HasPrefix(a, "-"):
+		o := readOption(a, envValued)
+		value := args[0].part(o.value)
+		if o.next && len(args) > 1 {
 			args = args[1:]
+			value = args[0]
+		}
+		switch {
+		case o.name == "-S" || o.name == "--split-string":
+			if !o.next {
+				return unjudgeable("env -S with its text attached is hard to read; write the command out")
+			}
+			return s.joined("env -S", args)
+		case o.name == "-C" || o.name == "--chdir":
+			s.changeFolder("cd", []word{value})
+			s.dirs = s.after.ok
+		case o.name != "" || strings.HasPrefix(a, "-"):
 		case assignment(a):
 			if s.tables.preload[name] {
 				return forbid("%s loads code into every program; run the command without it", name)
 			}
-			args = args[1:]
 		default:
 			return s.run(args, stmt)
 		}
+		args = args[1:]
 	}
 	return forbid("env without a command prints the environment, secrets included; name the variable you need")
 }
@@ -241,6 +296,7 @@ func (s *script) alias(args []word) *Finding {
 		if !ok {
 			continue
 		}
+		s.aliases[name] = true
 		if f := s.joined("alias "+name, []word{{text: value, glob: a.glob, or: a.or}}); f != nil {
 			return f
 		}
@@ -248,14 +304,39 @@ func (s *script) alias(args []word) *Finding {
 	return nil
 }
 
-// optionCode judges the shell source that follows an option.
-func (s *script) optionCode(name, option string, args []word) *Finding {
-	for i, a := range args {
-		if a.text == option && i+1 < len(args) {
-			return s.joined(name+" "+option, args[i+1:i+2])
+var scriptValued = words("-c -E -I -B -O -T -m -o --command --echo --log-in --log-io --log-out --log-timing --logging-format --output-limit")
+
+// recorded judges script, which runs a command and writes what it prints.
+func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
+	runs := false
+	for i := 0; i < len(args); i++ {
+		o := readOption(args[i].text, scriptValued)
+		value := args[i].part(o.value)
+		if o.next && i+1 < len(args) {
+			i++
+			value = args[i]
+		}
+		var f *Finding
+		switch {
+		case args[i].text == "--" && i+1 < len(args) && o.name == "":
+			return s.run(args[i+1:], stmt)
+		case o.name == "-c" || o.name == "--command":
+			runs = true
+			f = s.joined("script -c", []word{value})
+		case strings.HasPrefix(o.name, "-I") || strings.HasPrefix(o.name, "-B") || strings.HasPrefix(o.name, "-O") || strings.HasPrefix(o.name, "-T") ||
+			strings.HasPrefix(o.name, "--log-"):
+			f = s.write(value)
+		case o.name == "" && !strings.HasPrefix(args[i].text, "-"):
+			f = s.write(args[i])
+		}
+		if f != nil {
+			return f
 		}
 	}
-	return nil
+	if runs {
+		return nil
+	}
+	return s.shellInput("script", stmt)
 }
 
 // stdinOperands checks literal words that become operands through standard input, as in echo

@@ -8,20 +8,23 @@ import (
 // tables are the commands that have rules. A command that is in no table is allowed if
 // its operands name no protected path.
 type tables struct {
-	Forbidden map[string]string  `json:"forbidden"` // command → why
-	Network   map[string]bool    `json:"network"`
-	Readers   map[string]bool    `json:"readers"`  // never write to their operands
-	Writers   map[string]bool    `json:"writers"`  // write every operand
-	LastOnly  map[string]bool    `json:"lastOnly"` // write to the last operand only
-	Texts     map[string]bool    `json:"texts"`    // operands are text, not files
-	Patterns  map[string]bool    `json:"patterns"` // the first operand is a pattern or a program
-	Shells    map[string]bool    `json:"shells"`
-	Languages map[string]string  `json:"languages"` // interpreter → options with code as their value
-	Databases map[string]bool    `json:"databases"` // client → true if every table belongs to a server
-	Wrappers  map[string]wrapper `json:"wrappers"`
-	State     map[string]bool    `json:"state"` // tables of the agent's state
-	GitReads  map[string]bool    `json:"gitReads"`
-	GitCalls  map[string]bool    `json:"gitCalls"` // git subcommands that contact a remote
+	Forbidden map[string]string `json:"forbidden"` // command → why
+	Network   map[string]bool   `json:"network"`
+	Fetchers  map[string]bool   `json:"fetchers"` // take URLs as operands
+	Readers   map[string]bool   `json:"readers"`  // never write to their operands
+	Writers   map[string]bool   `json:"writers"`  // write every operand
+	LastOnly  map[string]bool   `json:"lastOnly"` // write to the last operand only
+	Texts     map[string]bool   `json:"texts"`    // operands are text, not files
+	Patterns  map[string]bool   `json:"patterns"` // the first operand is a pattern or a program
+	Shells    map[string]bool   `json:"shells"`
+	// ShellWords are long options of a shell that need only one hyphen.
+	ShellWords map[string]bool    `json:"shellWords"`
+	Languages  map[string]string  `json:"languages"` // interpreter → options with code as their value
+	Databases  map[string]bool    `json:"databases"` // client → true if every table belongs to a server
+	Wrappers   map[string]wrapper `json:"wrappers"`
+	State      map[string]bool    `json:"state"` // tables of the agent's state
+	GitReads   map[string]bool    `json:"gitReads"`
+	GitCalls   map[string]bool    `json:"gitCalls"` // git subcommands that contact a remote
 
 	preload map[string]bool
 	sql     *regexp.Regexp
@@ -32,6 +35,8 @@ type tables struct {
 type wrapper struct {
 	Valued map[string]bool `json:"valued,omitempty"` // options that take the next word as their value
 	Skip   int             `json:"skip,omitempty"`   // number of operands before the command
+	Output map[string]bool `json:"output,omitempty"` // those of them with a file that is written
+	Code   bool            `json:"code,omitempty"`   // after the skipped operands, -c has shell source
 	Joined bool            `json:"joined,omitempty"` // operands are joined into shell source
 	Stdin  bool            `json:"fed,omitempty"`    // operands from standard input are appended
 }
@@ -49,14 +54,17 @@ func newTables() *tables {
 		Forbidden: map[string]string{},
 		Network: words(`curl wget nc ncat netcat socat ssh scp sftp telnet ftp tftp aria2c http https httpie xh lynx w3m links
 			dig nslookup host ping ping6 traceroute tracepath mtr nmap rclone ngrok cloudflared`),
+		Fetchers: words(`git npm npx yarn pnpm pip pip3 pipx uv uvx poetry go cargo gem bundle composer apt apt-get apk dnf yum brew helm hg svn
+			xdg-open open yt-dlp`),
 		Readers: words(`cat tac less more most bat head tail wc nl od xxd hexdump strings grep egrep fgrep rg ag ls dir tree stat file
 			du df md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum diff cmp comm cut paste uniq tr fold fmt column
 			jq readlink realpath basename dirname test [ base64 base32 expand unexpand rev cd pushd which type npm npx yarn pnpm tsc jest`),
-		Writers:  words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
-		LastOnly: words(`cp rsync install ln link`),
-		Texts:    words(`echo printf : true false return exit break continue shift sleep`),
-		Patterns: words(`grep egrep fgrep rg ag sed gsed awk gawk mawk nawk jq yq`),
-		Shells:   words(`sh bash dash zsh ksh mksh ash rbash fish`),
+		Writers:    words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
+		LastOnly:   words(`cp rsync install ln link`),
+		Texts:      words(`echo printf : true false return exit break continue shift sleep`),
+		Patterns:   words(`grep egrep fgrep rg ag sed gsed awk gawk mawk nawk jq yq`),
+		Shells:     words(`sh bash dash zsh ksh mksh ash rbash fish`),
+		ShellWords: words(`-login -noprofile -norc -posix -restricted -verbose -noediting -debugger`),
 		Languages: map[string]string{
 			"python": "-c", "node": "-e -p --eval --print", "nodejs": "-e -p --eval --print", "deno": "eval", "bun": "-e --eval",
 			"perl": "-e -E", "ruby": "-e", "php": "-r", "lua": "-e", "tclsh": "", "Rscript": "-e",
@@ -67,22 +75,31 @@ func newTables() *tables {
 			"nohup": {}, "setsid": {}, "builtin": {}, "busybox": {}, "toybox": {}, "unbuffer": {}, "chronic": {},
 			"nice":    {Valued: words("-n --adjustment")},
 			"ionice":  {Valued: words("-c -n --class --classdata")},
-			"taskset": {Skip: 1}, "setarch": {Skip: 1}, "ssh-agent": {}, "fakeroot": {}, "valgrind": {},
-			"timeout": {Valued: words("-s -k --signal --kill-after"), Skip: 1},
-			"stdbuf":  {Valued: words("-i -o -e --input --output --error")},
-			"time":    {Valued: words("-f -o --format --output")},
-			"exec":    {Valued: words("-a")},
-			"command": {},
-			"flock":   {Valued: words("-w -E --timeout --conflict-exit-code"), Skip: 1},
-			"watch":   {Valued: words("-n --interval"), Joined: true},
+			"taskset": {Skip: 1}, "setarch": {Skip: 1}, "valgrind": {},
+			"ssh-agent": {Valued: words("-a -t -E -O -P")},
+			"fakeroot":  {Valued: words("-l -s -i -b --lib --faked"), Output: words("-s")},
+			"timeout":   {Valued: words("-s -k --signal --kill-after"), Skip: 1},
+			"stdbuf":    {Valued: words("-i -o -e --input --output --error")},
+			"time":      {Valued: words("-f -o --format --output"), Output: words("-o --output")},
+			"exec":      {Valued: words("-a")},
+			"command":   {},
+			"flock":     {Valued: words("-w -E --timeout --wait --conflict-exit-code"), Skip: 1, Code: true},
+			"watch":     {Valued: words("-n -q -s --interval --equexit --shotsdir"), Joined: true},
 			"xargs": {
-				Valued: words("-n -P -I -L -d -s -a -E --max-args --max-procs --replace --max-lines --delimiter --max-chars --arg-file"), Stdin: true,
+				Valued: words("-n -P -I -L -d -s -a -E --max-args --max-procs --delimiter --max-chars --arg-file --process-slot-var"), Stdin: true,
 			},
-			"parallel": {Valued: words("-j --jobs"), Joined: true, Stdin: true},
-			"strace":   {Valued: words("-e -o -s -E -u")},
-			"ltrace":   {Valued: words("-e -o -s -u")},
-			"sudo":     {Valued: words("-u -g -h -p -C -D -R -T -r -t -U --user --group --host --prompt --chdir")},
-			"doas":     {Valued: words("-u -C")},
+			"parallel": {
+				Valued: words("-j -a -C -d -E -I -L -n -N -P -S -s --jobs --max-procs --arg-file --colsep --delimiter --max-args --max-replace-args --max-chars --sshlogin " +
+					"--results --joblog --tmpdir --workdir --timeout --retries --delay --halt --load --memfree --basefile --return --env"),
+				Output: words("--results --joblog"), Joined: true, Stdin: true,
+			},
+			"strace": {
+				Valued: words("-a -b -e -E -I -o -O -p -P -s -S -u -U -X --output --trace --attach --env --user --columns --string-limit"),
+				Output: words("-o --output"),
+			},
+			"ltrace": {Valued: words("-a -A -D -e -F -l -n -o -p -s -u -w -x --output --library"), Output: words("-o --output")},
+			"sudo":   {Valued: words("-u -g -h -p -C -D -R -T -r -t -U --user --group --host --prompt --chdir")},
+			"doas":   {Valued: words("-u -C")},
 		},
 		State: words(`schema_version identity turns tool_calls heartbeat_entries transactions installed_tools modifications kv skills children
 			registry reputation inbox_messages policy_decisions spend_tracking heartbeat_schedule heartbeat_history wake_events heartbeat_dedup
@@ -96,6 +113,9 @@ func newTables() *tables {
 			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
 			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
 		comment: regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`),
+	}
+	for name := range t.Network {
+		t.Fetchers[name] = true
 	}
 	for why, names := range map[string]string{
 		"changes who runs it; run it without":                                  "su pkexec runuser newgrp",

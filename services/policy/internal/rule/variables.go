@@ -41,11 +41,14 @@ func secretVariable(name string) bool {
 // collect records all values that the script assigns to variables. It does not follow
 // branches: every assigned value is possible.
 func (s *script) collect(f *syntax.File) {
+	ofRead := map[*syntax.Assign]bool{} // as in IFS= read x, which affects only read
 	for n := range syntax.Preorder(f) {
 		switch n := n.(type) {
 		case *syntax.Assign:
 			s.assign(n)
+			s.splits = s.splits || n.Name != nil && n.Name.Value == "IFS" && !ofRead[n]
 		case *syntax.WordIter:
+			s.splits = s.splits || n.Name.Value == "IFS"
 			if len(n.Items) == 0 {
 				s.vars.add(n.Name.Value, unknown)
 			}
@@ -61,14 +64,25 @@ func (s *script) collect(f *syntax.File) {
 		case *syntax.ParamExp:
 			if n.Exp != nil && n.Param != nil && (n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull) {
 				s.vars.add(n.Param.Value, unknown)
+				s.splits = s.splits || n.Param.Value == "IFS"
+			}
+		case *syntax.DeclClause:
+			for _, a := range n.Args {
+				if a.Naked && a.Value != nil && a.Value.Lit() == "" { // as in export "x=y"
+					s.dynamic, s.splits = true, true
+				}
 			}
 		case *syntax.FuncDecl:
 			if n.Name != nil {
 				s.functions[n.Name.Value] = true
 			}
 		case *syntax.CallExpr:
-			if len(n.Args) > 0 {
-				s.setters(n)
+			if len(n.Args) == 0 {
+				continue
+			}
+			s.setters(n)
+			for _, a := range n.Assigns {
+				ofRead[a] = n.Args[0].Lit() == "read" && !s.functions["read"]
 			}
 		}
 	}
@@ -99,14 +113,33 @@ func (s *script) assign(a *syntax.Assign) {
 
 // setters marks variables as unknown that a command sets.
 func (s *script) setters(call *syntax.CallExpr) {
-	switch call.Args[0].Lit() {
+	switch unquoted(call.Args[0].Parts) {
 	case "eval", "source", ".":
 		s.dynamic = true
 	case "read", "mapfile", "readarray", "getopts", "printf", "unset", "wait":
 		for _, a := range call.Args[1:] {
 			if name := a.Lit(); syntax.ValidName(name) {
 				s.vars.add(name, unknown)
+				s.splits = s.splits || name == "IFS"
 			}
 		}
+	case "command", "builtin": // may run one of these commands
+		s.dynamic = s.dynamic || len(call.Args) > 1 && call.Args[1].Lit() != "-v" && call.Args[1].Lit() != "-V"
 	}
+}
+
+// unquoted returns the literal text of a word without quotes; it leaves out expansions.
+func unquoted(parts []syntax.WordPart) string {
+	text := ""
+	for _, p := range parts {
+		switch p := p.(type) {
+		case *syntax.Lit:
+			text += unescape(p.Value)
+		case *syntax.SglQuoted:
+			text += p.Value
+		case *syntax.DblQuoted:
+			text += unquoted(p.Parts)
+		}
+	}
+	return text
 }
