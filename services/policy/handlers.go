@@ -71,11 +71,10 @@ func (h *handlers) evaluate(ctx context.Context, m api.Evaluate) (api.Decision, 
 // recorded in one transaction, because concurrent calls would otherwise exceed the limit
 // together; the other tools do without it.
 func (h *handlers) judged(ctx context.Context, m api.Evaluate, hash string) (api.Decision, error) {
-	window := h.engine.Window(m.Tool)
+	began, window := h.now(), h.engine.Window(m.Tool)
 	if window == 0 {
-		return h.record(ctx, h.decide(ctx, m, hash), m.Run)
+		return h.record(ctx, h.judge(ctx, m, hash, began, nil), m.Run)
 	}
-	began := h.now()
 	d, first, err := h.store.RecordCounted(ctx, m.Agent, m.Tool, began.Add(-window), m.Run, func(allowed int) api.Decision {
 		return h.judge(ctx, m, hash, began, &rule.Facts{Recent: allowed})
 	})
