@@ -119,7 +119,7 @@ func TestFormats(t *testing.T) {
 }
 
 // TestEffort checks that the effort of reasoning reaches the provider over each surface, and
-// that a model without it is asked again without it, once.
+// that a model that refuses one is asked again without it, once.
 func TestEffort(t *testing.T) {
 	t.Parallel()
 	url, calls := shaping(t)
@@ -130,7 +130,8 @@ func TestEffort(t *testing.T) {
 		{"/v1/responses", `"input":"hi","reasoning":{"effort":"low"}`, "low"},
 		{"/anthropic/v1/messages", `"max_tokens":9,"messages":` + hi + `,"output_config":{"effort":"low"}`, "low"},
 		{"/v1/chat/completions", `"messages":` + hi + `,"reasoning_effort":"high"`, ""},
-		{"/v1/chat/completions", `"messages":` + hi + `,"reasoning_effort":"low"`, ""}, // the model has refused it
+		{"/v1/chat/completions", `"messages":` + hi + `,"reasoning_effort":"high"`, ""}, // the model has refused it
+		{"/v1/chat/completions", `"messages":` + hi + `,"reasoning_effort":"low"`, "low"},
 	} {
 		status, got := post(t, w, c.path, `{"model":"m",`+c.body+`}`, "Anima-Agent", "lucky")
 		if status != http.StatusOK {
