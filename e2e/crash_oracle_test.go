@@ -88,16 +88,21 @@ func (o *oracle) look(a api.Agent, money api.Micros) life {
 		l.sessions = append(l.sessions, s)
 	}
 	l.decisions = found(asked[api.Decisions](o.ctx, o.w.world, api.ListDecisions{Agent: a.ID, Limit: 1000}))(o).Decisions
+	l.entries = o.entries(a)
+	l.balance = found(asked[api.Balance](o.ctx, o.w.world, api.GetBalance{Agent: a.ID}))(o)
+	return l
+}
+
+// entries returns the transactions of an agent.
+func (o *oracle) entries(a api.Agent) (all []api.Posted) {
 	for after := int64(0); ; {
 		page := found(asked[api.Entries](o.ctx, o.w.world, api.ListEntries{Agent: a.ID, After: after, Limit: 200}))(o)
-		l.entries = append(l.entries, page.Entries...)
+		all = append(all, page.Entries...)
 		if !page.More || len(page.Entries) == 0 {
-			break
+			return all
 		}
 		after = page.Entries[len(page.Entries)-1].Seq
 	}
-	l.balance = found(asked[api.Balance](o.ctx, o.w.world, api.GetBalance{Agent: a.ID}))(o)
-	return l
 }
 
 // found returns the answer of a request that must succeed in a world at rest, or reports
@@ -431,6 +436,9 @@ func (o *oracle) announced(l life) {
 		if err := o.ledger.read(o.ctx, o.w); err != nil {
 			o.ledger.fault = "it cannot be read: " + err.Error()
 		}
+	}
+	if len(o.ledger.of[l.agent.ID]) > len(l.entries) { // the hold of a canceled call was made and ended meanwhile
+		l.entries = o.entries(l.agent)
 	}
 	if o.ledger.fault != "" {
 		o.fault("%s: the announced ledger: %s", who, o.ledger.fault)
