@@ -17,9 +17,9 @@ type ToolList struct {
 }
 
 // Invocation is a tool call, sent to the owner of the tool. Key is its idempotency key,
-// which has to be [CallKey]. Errors: Denied (the token is not policy's, or not for this call), Conflict (the token
-// has expired: request a new decision), NotFound (this service does not execute the
-// tool), Invalid (the arguments).
+// which has to be [CallKey]. Errors: Denied (the token is not policy's, or not for this
+// call), Conflict (the token has expired: request a new decision), NotFound (this service
+// does not execute the tool), Invalid (the arguments).
 type Invocation struct {
 	Agent    string          `json:"agent"`
 	Session  string          `json:"sessionId,omitempty"` // of the turn, for the limits of what the tool pays

@@ -23,12 +23,20 @@ func limitWrites(limit time.Duration, next http.Handler) http.Handler {
 type limitedWriter struct {
 	http.ResponseWriter
 
-	control *http.ResponseController
-	limit   time.Duration
+	control  *http.ResponseController
+	limit    time.Duration
+	deadline time.Time
 }
 
+// extend sets the deadline, unless nine tenths of the limit are left: a stream has several
+// writes for each token.
 func (w *limitedWriter) extend() {
-	_ = w.control.SetWriteDeadline(time.Now().Add(w.limit)) // fails only without a connection, in a test
+	now := time.Now()
+	if w.deadline.Sub(now) > w.limit*9/10 {
+		return
+	}
+	w.deadline = now.Add(w.limit)
+	_ = w.control.SetWriteDeadline(w.deadline) // fails only without a connection, in a test
 }
 
 func (w *limitedWriter) Write(p []byte) (n int, err error) {

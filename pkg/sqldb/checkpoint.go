@@ -15,7 +15,8 @@ const (
 	// With SQLite's default of 1,000 pages a page that changes often is copied more often.
 	checkpointPages = 8000
 	// commitPages is the size at which SQLite makes a checkpoint in a commit, because the
-	// checkpointer is slower than the writers. It is the journal_size_limit, 64 MiB.
+	// checkpointer is slower than the writers. A WAL file that has become larger, in one
+	// transaction, is cut to it.
 	commitPages = 2 * checkpointPages
 	// checkpointCommits is the number of commits after which the size of the WAL file is
 	// read.

@@ -34,13 +34,14 @@ func openSQLite(ctx context.Context, whole, rest string, opts Options, count *co
 	db.checkpoints = newCheckpointer(db)
 	pool := func(conns int, pragmas ...string) *litePool {
 		pragmas = append(pragmas, "synchronous="+sync, "foreign_keys=on",
-			"journal_size_limit=67108864") // bounds the WAL file after a burst of writes
+			"journal_size_limit="+strconv.Itoa(commitPages*pageBytes)) // bounds the WAL file after a burst of writes
 		return newLitePool(conns, func() (*liteConn, error) { return openLite(path, pragmas, db.count, db.checkpoints) })
 	}
 	// In WAL mode readers and the writer do not block each other. The mode is stored in
 	// the file, so the writer sets it first and readers need not. Each commit of the
 	// writer invalidates the page caches of the readers, so those are small: 500 KiB.
-	db.write, db.read = pool(1, "journal_mode=wal", "wal_autocheckpoint="+strconv.Itoa(commitPages)), pool(opts.MaxConns, "query_only=on", "cache_size=-500")
+	db.write = pool(1, "journal_mode=wal", "wal_autocheckpoint="+strconv.Itoa(commitPages))
+	db.read = pool(opts.MaxConns, "query_only=on", "cache_size=-500")
 	db.commits = &committer{pool: db.write}
 	for _, pool := range []*litePool{db.write, db.read} {
 		// The first transactions of two processes that create the same file may conflict.

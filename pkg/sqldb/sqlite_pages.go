@@ -10,7 +10,8 @@ import (
 // The memory of the page caches of all SQLite connections of the process.
 const (
 	pageSlots = 1024
-	slotBytes = 4096 + 272 // a page of SQLite's default size, and its header; a larger one is allocated outside the slots
+	pageBytes = 4096            // the size of a page by SQLite's default
+	slotBytes = pageBytes + 272 // a page and its header; a larger one is allocated outside the slots
 )
 
 // sharePages reserves memory for pageSlots cached pages, 4.5 MB, which the connections of

@@ -98,6 +98,16 @@ func (b *books) refusing(f func(api.Message) error) {
 	b.refuse = f
 }
 
+// refuseSettlements refuses every settlement, as a treasury that is away.
+func (b *books) refuseSettlements() {
+	b.refusing(func(m api.Message) error {
+		if _, ok := m.(api.Settle); ok {
+			return api.Errorf(api.Unavailable, "treasury is away")
+		}
+		return nil
+	})
+}
+
 // ask calls refuse. The caller must hold the lock.
 func (b *books) ask(m api.Message) error {
 	if b.refuse == nil {
@@ -767,12 +777,7 @@ func TestConfirm(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
 	b := newBooks()
-	b.refusing(func(m api.Message) error {
-		if _, ok := m.(api.Settle); ok {
-			return api.Errorf(api.Unavailable, "treasury is away")
-		}
-		return nil
-	})
+	b.refuseSettlements()
 	w := paidBy(t, b, s.url, nil)
 	_, h, err := ask(t, w.Bus, request("late", "hello"))
 	if api.CodeOf(err) != api.Unavailable || h.early == nil || h.early.Text != "the answer" {

@@ -81,16 +81,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	}
 	head := surface.Head{ID: req.ID, Model: in.Model, Created: h.now().Unix(), Usage: in.Usage}
 	if !in.Stream {
-		var early atomic.Pointer[api.Completion]
-		answer, err := h.completion(r.Context(), req, func(d api.Delta) error {
-			if d.Answer != nil {
-				early.Store(d.Answer)
-			}
-			return nil
-		})
-		if stored := early.Load(); err != nil && stored != nil {
-			answer, err = *stored, nil // only the settlement failed, and it is repeated
-		}
+		answer, err := h.stored(r.Context(), req, func(api.Delta) error { return nil })
 		if err != nil {
 			refuse(w, d, err)
 			return
@@ -101,8 +92,24 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	out := &httpStream{stream: d.Stream(w, head), cancel: cancel}
-	answer, err := h.completion(ctx, req, out.delta)
+	answer, err := h.stored(ctx, req, out.delta)
 	out.end(answer, err, func(err error) { refuse(w, d, err) })
+}
+
+// stored makes a call for an HTTP caller, who cannot confirm it later: once the answer is
+// stored, a settlement that fails is no error, because it is repeated.
+func (h *handlers) stored(ctx context.Context, req callRequest, send func(api.Delta) error) (api.Completion, error) {
+	var early atomic.Pointer[api.Completion]
+	answer, err := h.completion(ctx, req, func(d api.Delta) error {
+		if d.Answer != nil {
+			early.Store(d.Answer)
+		}
+		return send(d)
+	})
+	if c := early.Load(); err != nil && c != nil {
+		return *c, nil
+	}
+	return answer, err
 }
 
 // httpRequest returns the call of an HTTP request. See [handlers.tierOf] for the tier. A
@@ -206,7 +213,6 @@ type httpStream struct {
 
 	mu     sync.Mutex
 	sent   strings.Builder // text that the caller has
-	answer *api.Completion // the stored answer
 	broken bool            // the caller has text of a failed attempt, or has disconnected
 }
 
@@ -221,9 +227,6 @@ var errRestarted = &api.Error{
 func (s *httpStream) delta(d api.Delta) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d.Answer != nil {
-		s.answer = d.Answer
-	}
 	if s.broken {
 		return nil
 	}
@@ -248,9 +251,6 @@ func (s *httpStream) delta(d api.Delta) error {
 func (s *httpStream) end(c api.Completion, err error, refuse func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil && s.answer != nil && !s.broken {
-		c, err = *s.answer, nil // only the settlement failed, and it is repeated
-	}
 	switch {
 	case s.broken:
 		_ = s.stream.Fail(http.StatusBadGateway, errRestarted) // the caller may have disconnected

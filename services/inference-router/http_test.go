@@ -593,17 +593,12 @@ func TestSurfaceKeyTaken(t *testing.T) {
 }
 
 // TestSurfaceUnsettled checks that a caller gets an answer whose settlement failed, and
-// that it is settled later, once.
+// that it is settled later.
 func TestSurfaceUnsettled(t *testing.T) {
 	t.Parallel()
 	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
 	b := newBooks()
-	b.refusing(func(m api.Message) error {
-		if _, ok := m.(api.Settle); ok {
-			return api.Errorf(api.Unavailable, "treasury is away")
-		}
-		return nil
-	})
+	b.refuseSettlements()
 	w := withBalances(t, paidBy(t, b, s.url, nil))
 	for _, stream := range []string{"false", "true"} {
 		status, body := post(t, w, "/v1/chat/completions", `{"model":"m","stream":`+stream+`,"messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky")
@@ -611,8 +606,42 @@ func TestSurfaceUnsettled(t *testing.T) {
 			t.Errorf("stream %s: got %d %s, want the answer", stream, status, body)
 		}
 	}
+	settled := make(chan string, 8)
+	b.refusing(func(m api.Message) error {
+		if s, ok := m.(api.Settle); ok {
+			settled <- s.ID
+		}
+		return nil
+	})
+	ids := map[string]bool{}
+	for len(ids) < 2 {
+		select {
+		case id := <-settled:
+			ids[id] = true
+		case <-time.After(30 * time.Second):
+			t.Fatalf("settled are %v, want both calls", ids)
+		}
+	}
 	if n := s.calls.Load(); n != 2 {
 		t.Errorf("%d calls of the provider, want 2", n)
+	}
+}
+
+// TestSurfaceSpentKey checks that the official clients do not repeat a request whose key has
+// no attempts left.
+func TestSurfaceSpentKey(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.w.WriteHeader(http.StatusInternalServerError) })
+	w := withBalances(t, paidBy(t, newBooks(), s.url, nil))
+	for range 2 {
+		status, header, body := send(t, http.MethodPost, w.HTTP+"/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`,
+			"Authorization", "Bearer "+w.Token, "Anima-Agent", "lucky", "Idempotency-Key", "k")
+		if status != http.StatusServiceUnavailable || header.Get("X-Should-Retry") != "false" || !strings.Contains(body, "given up") {
+			t.Errorf("got %d %s, X-Should-Retry %q, want 503 that is not repeated", status, body, header.Get("X-Should-Retry"))
+		}
+	}
+	if n := s.calls.Load(); n != 4 {
+		t.Errorf("%d calls of the provider, want 4", n)
 	}
 }
 

@@ -146,10 +146,7 @@ func TestRate(t *testing.T) {
 // rate together.
 func TestRateOfConcurrentCalls(t *testing.T) {
 	t.Parallel()
-	s, data := apptest.Server(t), t.TempDir()
-	env := map[string]string{"ANIMA_POLICY_SIGNING_KEY": strings.Repeat("0c", ed25519.SeedSize)}
-	a := apptest.Start(t, apptest.Options{Server: s, Data: data, Env: env}, policy.Service)
-	apptest.Start(t, apptest.Options{Server: s, Data: data, Env: maps.Clone(env)}, policy.Service)
+	a := twoReplicas(t)
 	var wg sync.WaitGroup
 	var allowed, refused atomic.Int32
 	for i := range 20 {
@@ -207,14 +204,22 @@ func TestKey(t *testing.T) {
 	}
 }
 
-// TestReplicas tests that two replicas record one decision for concurrent identical
-// requests.
-func TestReplicas(t *testing.T) {
-	t.Parallel()
+// twoReplicas starts two replicas with the same database and key, and returns the world of
+// one.
+func twoReplicas(t *testing.T) *apptest.World {
+	t.Helper()
 	s, data := apptest.Server(t), t.TempDir()
 	env := map[string]string{"ANIMA_POLICY_SIGNING_KEY": strings.Repeat("0b", ed25519.SeedSize)}
 	a := apptest.Start(t, apptest.Options{Server: s, Data: data, Env: env}, policy.Service)
 	apptest.Start(t, apptest.Options{Server: s, Data: data, Env: maps.Clone(env)}, policy.Service)
+	return a
+}
+
+// TestReplicas tests that two replicas record one decision for concurrent identical
+// requests.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	a := twoReplicas(t)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	ids := map[string]bool{}

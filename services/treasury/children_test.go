@@ -47,7 +47,7 @@ func TestFundChildTool(t *testing.T) {
 		}
 	}
 	refused(t, b, give(1, "bob", 10), api.Denied, api.ReasonNoParent)
-	refused(t, b, give(2, "nobody", 10), api.Denied, api.ReasonNoParent)
+	refused(t, b, give(2, "stranger", 10), api.Denied, api.ReasonNoParent)
 	refused(t, b, give(3, "lucky", 10), api.Denied, api.ReasonNoParent)
 	refused(t, b, give(4, "kid", 126), api.Denied, "")
 	refused(t, b, give(5, "kid", 300), api.Denied, api.ReasonInsufficient)

@@ -24,7 +24,8 @@ func Policy() host.Service {
 	})
 }
 
-// Allowed returns m with its key and a token of [Policy] for it, which is valid for a minute.
+// Allowed returns m with its key and a token of [Policy] for it, which is valid for a
+// minute.
 func Allowed(t *testing.T, m api.Invocation) api.Invocation {
 	t.Helper()
 	hash, err := api.ArgsHash(m.Args)

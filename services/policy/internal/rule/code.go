@@ -90,36 +90,33 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 	if sed {
 		valued = sedValued
 	}
+	judge := s.code
+	if sed { // the sed commands w and e have one letter
+		judge = s.sedCode
+	}
 	given := false
 	for i := 0; i < len(args); i++ {
 		a := args[i].text
-		o := readOption(a, valued)
-		value := o.value
-		if o.next && i+1 < len(args) {
-			i++
-			value = args[i].text
-		}
-		switch o.name {
+		option, programs, last := takeOption(args, i, valued)
+		switch option {
 		case "-e", "--expression", "--source":
 			given = true
 		case "-f", "--file", "-E", "--exec":
-			given = true
-			continue
+			given, programs = true, nil
 		case "":
-			if given || strings.HasPrefix(a, "-") && a != "-" {
-				continue
+			if !given && (a == "-" || !strings.HasPrefix(a, "-")) {
+				given = true
+				programs, last = following(args, i-1)
 			}
-			value, given = a, true
 		default:
-			continue
+			programs = nil
 		}
-		judge := s.code
-		if sed { // the sed commands w and e have one letter
-			judge = s.sedCode
+		for _, p := range programs {
+			if f := judge(p.text); f != nil {
+				return f
+			}
 		}
-		if f := judge(value); f != nil {
-			return f
-		}
+		i = last
 	}
 	return nil
 }

@@ -231,12 +231,10 @@ func (s *script) target(name string, args []word) (given bool, f *Finding) {
 		return false, nil // -t of rsync has no value
 	}
 	for i := 0; i < len(args) && args[i].text != "--"; i++ {
-		o := readOption(args[i].text, valued)
-		values := []word{args[i].part(o.value)}
-		if o.next {
-			values, i = following(args, i)
-		}
-		if o.name != "-t" && o.name != "--target-directory" {
+		var name string
+		var values []word
+		name, values, i = takeOption(args, i, valued)
+		if name != "-t" && name != "--target-directory" {
 			continue
 		}
 		given = true

@@ -104,6 +104,8 @@ func TestForbidden(t *testing.T) {
 		"cp -t /etc x", "cp -t/etc x", "cp -vt /etc x", "cp --target-directory=../other x", "cp --target-directory ../other x", "cp --target ../other x", "mv -t /etc x",
 		"mv -t . SOUL.md", "install -t /etc x", "install -Dt /etc -m 644 x", "install -d /etc/x y", "ln -st /etc x", "for d in a /etc; do cp -t $d x; done",
 		"sed -n -e p -e 'w SOUL.md' x", "sed -ne p -e 'w SOUL.md' x", "sed --expression='w SOUL.md' x", "sed --expression 'w SOUL.md' x", "sed --exp='w SOUL.md' x",
+		"x=p; [ -f a ] && x='w SOUL.md'; sed -n -e \"$x\" b", "x=p; [ -f a ] && x='w SOUL.md'; sed -n \"$x\" b",
+		"d=a; [ -f b ] && d=.; env -C \"$d\" rm -rf .",
 		"sed -e p -e '1e rm -rf /' x", "sed x -e 'w SOUL.md'", "sed -ne p .env", "sed --expression=p .env", "grep -ie x .env", "grep --regexp=x .env", "gawk --source 'BEGIN{}' -e 'BEGIN{system(\"rm -rf /\")}'",
 		// functions and addresses
 		`true() { cat "$1"; }; true .env`, `sleep() { cat "$1"; }; sleep .env`, `grep() { cat "$1"; }; grep .env x`, `f() { cat "$1"; }; f .env`,

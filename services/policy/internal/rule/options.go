@@ -40,6 +40,20 @@ func readOption(text string, valued map[string]bool) option {
 	return option{}
 }
 
+// takeOption reads args[i]. It returns the option in it that has a value, "" if none has,
+// each possible value, and the index of the last word that belongs to it.
+func takeOption(args []word, i int, valued map[string]bool) (name string, values []word, last int) {
+	o := readOption(args[i].text, valued)
+	switch {
+	case o.name == "":
+		return "", nil, i
+	case o.next:
+		values, last = following(args, i)
+		return o.name, values, last
+	}
+	return o.name, []word{args[i].part(o.value)}, i
+}
+
 func alphanumeric(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }

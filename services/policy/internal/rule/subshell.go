@@ -210,22 +210,17 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 func (w wrapper) inner(args []word) (inner, written []word) {
 	skip, ended := w.Skip, false
 	for len(args) > 0 {
-		a := args[0]
-		o := readOption(a.text, w.Valued)
+		a := args[0].text
+		name, values, last := takeOption(args, 0, w.Valued)
 		switch {
-		case !ended && a.text == "--":
+		case !ended && a == "--":
 			ended = true
-		case !ended && o.name != "":
-			values := []word{a.part(o.value)}
-			if o.next {
-				last := 0
-				values, last = following(args, 0)
-				args = args[last:]
-			}
-			if w.Output[o.name] {
+		case !ended && name != "":
+			if w.Output[name] {
 				written = append(written, values...)
 			}
-		case !ended && strings.HasPrefix(a.text, "-") && len(a.text) > 1:
+			args = args[last:]
+		case !ended && strings.HasPrefix(a, "-") && len(a) > 1:
 		case skip > 0:
 			if skip--; w.Code && skip == 0 {
 				return args[1:], written // as in flock FILE -c CODE
@@ -251,31 +246,25 @@ func (s *script) env(args []word, stmt *syntax.Stmt) *Finding {
 	defer func() { s.dirs = dirs }()
 	for len(args) > 0 {
 		a := args[0].text
-		name, _, _ := strings.Cut(a, "=")
-		o := readOption(a, envValued)
-		value := args[0].part(o.value)
-		if o.next && len(args) > 1 {
-			args = args[1:]
-			value = args[0]
-		}
+		option, values, last := takeOption(args, 0, envValued)
 		switch {
-		case o.name == "-S" || o.name == "--split-string":
-			if !o.next {
+		case option == "-S" || option == "--split-string":
+			if last == 0 {
 				return unjudgeable("env -S with its text attached is hard to read; write the command out")
 			}
-			return s.joined("env -S", args)
-		case o.name == "-C" || o.name == "--chdir":
-			s.changeFolder("cd", []word{value})
+			return s.joined("env -S", args[1:])
+		case option == "-C" || option == "--chdir":
+			s.changeFolder("cd", values)
 			s.dirs = s.after.ok
-		case o.name != "" || strings.HasPrefix(a, "-"):
+		case option != "" || strings.HasPrefix(a, "-"):
 		case assignment(a):
-			if s.tables.preload[name] {
+			if name, _, _ := strings.Cut(a, "="); s.tables.preload[name] {
 				return forbid("%s loads code into every program; run the command without it", name)
 			}
 		default:
 			return s.run(args, stmt)
 		}
-		args = args[1:]
+		args = args[last+1:]
 	}
 	return forbid("env without a command prints the environment, secrets included; name the variable you need")
 }
@@ -310,28 +299,26 @@ var scriptValued = words("-c -E -I -B -O -T -m -o --command --echo --log-in --lo
 func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
 	runs := false
 	for i := 0; i < len(args); i++ {
-		o := readOption(args[i].text, scriptValued)
-		value := args[i].part(o.value)
-		if o.next && i+1 < len(args) {
-			i++
-			value = args[i]
-		}
-		var f *Finding
+		option, values, last := takeOption(args, i, scriptValued)
+		judge := s.write
 		switch {
-		case args[i].text == "--" && i+1 < len(args) && o.name == "":
+		case args[i].text == "--" && i+1 < len(args):
 			return s.run(args[i+1:], stmt)
-		case o.name == "-c" || o.name == "--command":
+		case option == "-c" || option == "--command":
 			runs = true
-			f = s.joined("script -c", []word{value})
-		case strings.HasPrefix(o.name, "-I") || strings.HasPrefix(o.name, "-B") || strings.HasPrefix(o.name, "-O") || strings.HasPrefix(o.name, "-T") ||
-			strings.HasPrefix(o.name, "--log-"):
-			f = s.write(value)
-		case o.name == "" && !strings.HasPrefix(args[i].text, "-"):
-			f = s.write(args[i])
+			judge = func(w word) *Finding { return s.joined("script -c", []word{w}) }
+		case option == "-I" || option == "-B" || option == "-O" || option == "-T" || strings.HasPrefix(option, "--log-"):
+		case option == "" && !strings.HasPrefix(args[i].text, "-"):
+			values = args[i : i+1]
+		default:
+			values = nil
 		}
-		if f != nil {
-			return f
+		for _, v := range values {
+			if f := judge(v); f != nil {
+				return f
+			}
 		}
+		i = last
 	}
 	if runs {
 		return nil

@@ -22,7 +22,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/openai/openai-go/v3/packages/ssestream"
@@ -49,11 +48,8 @@ type Provider struct {
 	root string // of the server, without the version
 	web  *http.Client
 
-	noEffort sync.Map // efforts of reasoning that a model refuses, as [refusedEffort]
+	refused provider.RefusedEfforts
 }
-
-// refusedEffort is an effort that a model refuses; it may accept another one.
-type refusedEffort struct{ model, effort string }
 
 // version is the version of the API.
 const version = "2023-06-01"
@@ -97,15 +93,15 @@ func (p *Provider) Name() string { return p.name }
 // the same text. A model that refuses the effort of reasoning is called without it: a
 // refused request is not billed.
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	asked := refusedEffort{req.Model, req.Effort}
-	if _, refused := p.noEffort.Load(asked); refused {
+	effort := req.Effort
+	if p.refused.Has(req.Model, effort) {
 		req.Effort = ""
 	}
 	res, err := p.once(ctx, req, onDelta)
 	if fault, ok := errors.AsType[*provider.Error](err); ok && req.Effort != "" && refusesEffort(fault) {
 		req.Effort = ""
 		if res, err = p.once(ctx, req, onDelta); err == nil {
-			p.noEffort.Store(asked, true)
+			p.refused.Add(req.Model, effort)
 		}
 	}
 	return res, err

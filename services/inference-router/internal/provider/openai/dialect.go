@@ -20,46 +20,43 @@ type dialect struct {
 }
 
 // dialects stores the dialects of a server in memory: streaming for the whole server,
-// tools, efforts of reasoning and the field of the output limit for each model, because servers
-// such as Ollama and OpenAI differ by model there. The zero value is ready to use.
+// tools, efforts of reasoning and the field of the output limit for each model, because
+// servers such as Ollama and OpenAI differ by model there. The zero value is ready to use.
 type dialects struct {
 	mu      sync.Mutex
 	server  dialect
 	models  map[string]dialect
-	efforts map[refusedEffort]bool
+	efforts provider.RefusedEfforts
 }
 
-// refusedEffort is an effort that a model refuses; it may accept another one.
-type refusedEffort struct{ model, effort string }
-
-// of returns the dialect for calls to a model with an effort of reasoning.
-func (d *dialects) of(id, effort string) dialect {
+// of returns the dialect for a request.
+func (d *dialects) of(req provider.Request) dialect {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	all := d.models[id]
-	all.noEffort = d.efforts[refusedEffort{id, effort}]
+	all := d.models[req.Model]
+	all.noEffort = d.efforts.Has(req.Model, req.Effort)
 	all.noStreamOptions, all.noStream = d.server.noStreamOptions, d.server.noStream
 	return all
 }
 
-// keep stores the dialect in which a call to a model, with an effort, succeeded.
-func (d *dialects) keep(id, effort string, got dialect) {
+// keep stores the dialect in which a request succeeded.
+func (d *dialects) keep(req provider.Request, got dialect) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.models == nil {
-		d.models, d.efforts = map[string]dialect{}, map[refusedEffort]bool{}
+		d.models = map[string]dialect{}
 	}
 	if got.noEffort {
-		d.efforts[refusedEffort{id, effort}] = true
+		d.efforts.Add(req.Model, req.Effort)
 	}
 	d.server.noStreamOptions = d.server.noStreamOptions || got.noStreamOptions
 	d.server.noStream = d.server.noStream || got.noStream
-	known := d.models[id]
+	known := d.models[req.Model]
 	known.noTools = known.noTools || got.noTools
 	if got.tokens != "" {
 		known.tokens = got.tokens
 	}
-	d.models[id] = known
+	d.models[req.Model] = known
 }
 
 // reduced returns the dialect in which to repeat a request that the server refused in

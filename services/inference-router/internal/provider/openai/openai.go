@@ -131,12 +131,12 @@ func (p *Provider) Name() string { return p.name }
 // part. A refusal costs nothing. After a success, later calls leave that part out from
 // the start. See [dialect].
 func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta func(string) error) (provider.Response, error) {
-	known := p.dialects.of(req.Model, req.Effort)
+	known := p.dialects.of(req)
 	for d := known; ; {
 		res, fault := p.once(ctx, req, d, onDelta)
 		if fault == nil {
 			if d != known {
-				p.dialects.keep(req.Model, req.Effort, d)
+				p.dialects.keep(req, d)
 			}
 			return res, nil
 		}
