@@ -88,6 +88,7 @@ func hang(r *http.Request) { <-r.Context().Done() }
 type books struct {
 	mu     sync.Mutex
 	holds  map[string]*api.HoldState
+	arrive func(api.Hold)          // called before each Hold, without the lock, which it may delay; may be nil
 	refuse func(api.Message) error // called first for each Hold and Settle; nil accepts all
 	past   bool                    // act as the previous release: settle one by one
 }
@@ -130,6 +131,12 @@ func (b *books) service() host.Service {
 		routes := []bus.Route{
 			bus.Reply(settle),
 			bus.Reply(func(_ context.Context, m api.Hold) (api.HoldState, error) {
+				b.mu.Lock()
+				arrive := b.arrive
+				b.mu.Unlock()
+				if arrive != nil {
+					arrive(m)
+				}
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				if err := b.ask(m); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -162,6 +163,56 @@ func TestAttemptAtAnotherReplica(t *testing.T) {
 	}
 	if settled, released, active, _ := b.sums(); settled != 1 || released+active != 0 {
 		t.Errorf("%d settled, %d released, %d active; want one that is paid", settled, released, active)
+	}
+}
+
+// TestAnsweredBeforeTheHold checks that a call that another replica answers after the second
+// one has looked for the answer, and before it holds credits, is not made again.
+func TestAnsweredBeforeTheHold(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	s := answering(t, func(n int64, out raw, _ *http.Request) {
+		if n == 1 {
+			close(begun)
+			<-goOn
+		}
+		out.events(chunkText("fine"), chunkStop, chunkDone)
+	})
+	one, two, b := replicas(t, s.url)
+	asked, answered := make(chan struct{}), make(chan struct{})
+	var holds atomic.Int32
+	b.mu.Lock()
+	b.arrive = func(api.Hold) {
+		if holds.Add(1) == 2 {
+			close(asked)
+			<-answered
+		}
+	}
+	b.mu.Unlock()
+	type result struct {
+		status int
+		body   string
+	}
+	call := func(w *apptest.World) <-chan result {
+		done := make(chan result, 1)
+		go func() {
+			status, body := post(t, w, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hello"}]}`, "Anima-Agent", "lucky", "Idempotency-Key", "both")
+			done <- result{status, body}
+		}()
+		return done
+	}
+	first := call(one)
+	<-begun
+	second := call(two)
+	<-asked
+	close(goOn)
+	want := <-first
+	close(answered)
+	if got := <-second; got != want || got.status != http.StatusOK {
+		t.Errorf("got %+v and %+v, want the same answer", want, got)
+	}
+	if settled, released, active, _ := b.sums(); s.calls.Load() != 1 || settled != 1 || released+active != 0 {
+		t.Errorf("%d calls, %d settled, %d released, %d active; want one that is paid", s.calls.Load(), settled, released, active)
 	}
 }
 

@@ -20,10 +20,10 @@ const maxHolds = 32
 
 // reserve holds the credits of an attempt and returns the id of the hold, which is in
 // [handlers.working] until the caller ends it there. Each attempt has a hold of its own.
-// If a hold with the id exists, an earlier try of the call made it. If it has ended,
-// reserve continues with the next id. If it is active, [candidate.awaitAttempt] waits for
-// its end, and reserve continues with the next id. A hold that this process asked for
-// without an answer, so that no call was made on it, is used.
+// If a hold with the id exists, an earlier try of the call made it. If it is active,
+// [candidate.awaitAttempt] waits for its end. If it has ended without an answer to the
+// call, reserve continues with the next id. A hold that this process asked for without an
+// answer, so that no call was made on it, is used.
 //
 // A treasury of the release before does not tell when a hold was made. Then an active hold
 // is used unless it belongs to a failed attempt.
@@ -50,8 +50,12 @@ func (m *candidate) reserve(ctx context.Context, c *callState) (string, error) {
 		switch {
 		case active:
 			err = m.awaitAttempt(ctx, c, id)
-		case err == nil && !c.swept && m.h.hedges.on() && !slices.Contains(c.made, id):
-			err = m.endEarlier(ctx, c, id) // the earlier try may have left the hold of a second attempt
+		case err == nil && !slices.Contains(c.made, id):
+			// An earlier try has ended, perhaps after this one has looked for its answer.
+			err = m.outcome(ctx, c)
+			if err == nil && !c.swept && m.h.hedges.on() {
+				err = m.endEarlier(ctx, c, id) // it may have left the hold of a second attempt
+			}
 		}
 		if err != nil {
 			return "", err
@@ -134,14 +138,9 @@ func (m *candidate) awaitAttempt(ctx context.Context, c *callState, id string) e
 		}
 		// The outcome is read after the question: an attempt that is not in progress any
 		// more has stored it.
-		stored, found, n, err := m.h.store.Lookup(ctx, m.req.ID)
-		if err != nil {
+		if err := m.outcome(ctx, c); err != nil {
 			return err
 		}
-		if found {
-			return &answeredError{stored}
-		}
-		c.tries, c.failedCost = n.Call, n.Cost
 		if !busy {
 			return m.endEarlier(ctx, c, id)
 		}
@@ -149,6 +148,20 @@ func (m *candidate) awaitAttempt(ctx context.Context, c *callState, id string) e
 			return failureOf(provider.CanceledError(m.provider.Name(), err))
 		}
 	}
+}
+
+// outcome reads the outcome of the earlier attempts of the call. The error is an
+// [*answeredError] if one of them answered it.
+func (m *candidate) outcome(ctx context.Context, c *callState) error {
+	stored, found, n, err := m.h.store.Lookup(ctx, m.req.ID)
+	if err != nil {
+		return err
+	}
+	if found {
+		return &answeredError{stored}
+	}
+	c.tries, c.failedCost = n.Call, n.Cost
+	return nil
 }
 
 // endEarlier ends the hold of an attempt that no replica works on, and other holds of its
