@@ -40,7 +40,7 @@ type Bus struct {
 	tel    instruments
 	names  nameCache
 
-	allowed []string // subjects that the service may publish to; nil: all
+	allowed []pattern // subjects that the service may publish to; nil: all
 
 	mu           sync.Mutex
 	installation string // see [Bus.Installation]
@@ -104,7 +104,7 @@ func New(conn *Conn, o Options) (*Bus, error) {
 	}
 	if o.Guarded {
 		if owner, ok := OwnerOf(o.Service); ok {
-			b.allowed = PermissionsOf(owner).Publish
+			b.allowed = patternsOf(PermissionsOf(owner).Publish)
 		}
 	}
 	l := conn.hold()

@@ -94,14 +94,36 @@ func consumedBy(o api.Owner) (all []api.Subject) {
 // service on a subject. They would drop it without an answer, and the service would wait
 // in vain.
 func (b *Bus) permit(subject string) error {
-	if b.allowed == nil || slices.ContainsFunc(b.allowed, func(p string) bool { return covers(p, subject) }) {
+	if b.allowed == nil || slices.ContainsFunc(b.allowed, func(p pattern) bool { return p.matches(subject) }) {
 		return nil
 	}
 	b.log.Error(NotPermitted, "service", b.opts.Service, "subject", subject, "mend", "list it in api.AccessOf")
 	return api.Errorf(api.Internal, "%s may not send %s: api.AccessOf does not list it", b.opts.Service, subject)
 }
 
-// covers reports whether a pattern of NATS matches a subject.
+// pattern is a pattern of NATS, divided before its first wildcard: the literal part, which
+// most patterns do not share with a subject, is compared at once.
+type pattern struct{ literal, rest string }
+
+func patternsOf(all []string) []pattern {
+	out := make([]pattern, len(all))
+	for i, p := range all {
+		n := strings.IndexAny(p, "*>")
+		if n < 0 {
+			n = len(p)
+		}
+		out[i] = pattern{p[:n], p[n:]}
+	}
+	return out
+}
+
+func (p pattern) matches(subject string) bool {
+	rest, ok := strings.CutPrefix(subject, p.literal)
+	return ok && covers(p.rest, rest)
+}
+
+// covers reports whether a pattern, or the rest of one, matches a subject, or the rest of
+// one.
 func covers(pattern, subject string) bool {
 	for i := range len(pattern) {
 		switch {

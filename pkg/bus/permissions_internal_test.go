@@ -2,7 +2,7 @@ package bus
 
 import "testing"
 
-func TestCovers(t *testing.T) {
+func TestPattern(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		pattern, subject string
@@ -26,8 +26,8 @@ func TestCovers(t *testing.T) {
 		{"a.>", "b.a", false},
 		{"$JS.API.CONSUMER.MSG.NEXT.S.*", "$JS.API.CONSUMER.MSG.NEXT.S.c", true},
 	} {
-		if got := covers(test.pattern, test.subject); got != test.want {
-			t.Errorf("covers(%q, %q): got %t, want %t", test.pattern, test.subject, got, test.want)
+		if got := patternsOf([]string{test.pattern})[0].matches(test.subject); got != test.want {
+			t.Errorf("%q matches %q: got %t, want %t", test.pattern, test.subject, got, test.want)
 		}
 	}
 }
