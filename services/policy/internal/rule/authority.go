@@ -72,8 +72,9 @@ func spending() Rule {
 
 // selfModification denies writes to files that define the agent if the turn has too
 // little authority. path.protected_files denies most of these names at any authority and
-// is evaluated first. Heartbeat turns may write MEMORY.md because they contain no text of
-// other agents; peers may not, because every later prompt contains it.
+// is evaluated first. Heartbeat turns may write MEMORY.md and WORKLOG.md because they
+// contain no text of other agents; peers may not, because every later prompt contains
+// them.
 func (g *protectedPaths) selfModification(c *Call) string {
 	loc := c.location()
 	for _, level := range []struct {

@@ -149,7 +149,7 @@ func (s *script) scan(text string, writes, starts bool) *Finding {
 		if e := s.match(w, s.paths.secret); e != "" && (quoted || !strings.HasPrefix(e, "*")) {
 			return forbid("%s holds secrets and no program may touch it; use the tool that needs the secret instead", e)
 		}
-		if e := s.match(w, s.paths.protected); writes && e != "" && (quoted || !strings.HasPrefix(e, "*")) {
+		if e := s.match(w, s.protected); writes && e != "" && (quoted || !strings.HasPrefix(e, "*")) {
 			return forbid("%s is protected and this program could change it; write to another file", e)
 		}
 	}

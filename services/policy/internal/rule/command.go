@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // run judges one simple command. stmt is the statement of the command and determines its
@@ -211,7 +213,7 @@ func (s *script) operands(name string, args []word) *Finding {
 			}
 		case reads || s.tables.LastOnly[name] && name != "ln" && name != "link":
 		default:
-			if e := s.match(a, s.paths.protected); e != "" {
+			if e := s.match(a, s.protected); e != "" {
 				return forbid("%s is protected and %s could change it; read it with cat", e, name)
 			}
 		}
@@ -303,7 +305,7 @@ func (s *script) attached(a word, reads, fetches bool) *Finding {
 		if f := s.namesSecret(w); f != nil {
 			return f
 		}
-		if e := s.match(w, s.paths.protected); e != "" && !reads {
+		if e := s.match(w, s.protected); e != "" && !reads {
 			return forbid("%s is protected and could be changed; read it with cat", e)
 		}
 	}
@@ -334,6 +336,14 @@ func (s *script) match(w word, entry func(location) string) string {
 	return ""
 }
 
+// protected returns the entry that forbids writes of loc in this turn, or "".
+func (s *script) protected(loc location) string {
+	if e := s.paths.protected(loc); e != "" || s.authority >= api.Self.Authority() {
+		return e
+	}
+	return s.paths.Self.match(loc)
+}
+
 // namesSecret refuses a word that names a secret.
 func (s *script) namesSecret(w word) *Finding {
 	if e := s.match(w, s.paths.secret); e != "" {
@@ -348,7 +358,7 @@ func (s *script) write(w word) *Finding {
 		return nil
 	}
 	for _, l := range s.locations(w) {
-		if e := s.paths.protected(l); e != "" {
+		if e := s.protected(l); e != "" {
 			return forbid("%s is protected and cannot be written; write to another file", e)
 		}
 		if !l.inside && !l.scratch() && !l.doubt && !harmlessDevice(l.abs) {

@@ -114,7 +114,8 @@ func TestSelfModification(t *testing.T) {
 	for path, want := range map[string]rule.Code{
 		"~/.automaton/SOUL.md": rule.ExternalSelfMod, "src/policy-rules/financial.ts": rule.ExternalSelfMod, "constitution.md": rule.ExternalSelfMod,
 		"heartbeat.yml": rule.ExternalSelfMod, "wallet.json": rule.ExternalSelfMod, "self-mod/code.ts": rule.ExternalSelfMod,
-		"data/output.txt": rule.Allowed,
+		".git/config": rule.ExternalSelfMod, "sub/.git/hooks/pre-commit": rule.ExternalSelfMod, ".gitconfig": rule.ExternalSelfMod, "skills/x/.skill.json": rule.ExternalSelfMod,
+		"data/output.txt": rule.Allowed, ".github/workflows/ci.yml": rule.Allowed, ".gitignore": rule.Allowed,
 	} {
 		for kind, want := range map[api.PrincipalKind]rule.Code{api.External: want, api.HeartbeatKind: want, api.Self: rule.Allowed, api.Creator: rule.Allowed} {
 			in := call("write_file", map[string]any{"path": path, "content": "x"})

@@ -175,10 +175,13 @@ func newProtectedPaths() *protectedPaths {
 		Protected: newList(protected...),
 		Homes:     newList(".automaton/", ".anima/"),
 		Self: newList(slices.Concat(protected, []string{
-			"AGENT.md", "AGENTS.md", "GENESIS.md", "HEARTBEAT.md", "SKILL.md",
+			"AGENT.md", "AGENTS.md", "GENESIS.md", "HEARTBEAT.md", "SKILL.md", ".skill.json",
 			"wallet.json", "config.json", "automaton.json",
+			// Settings and hooks of git run commands at the next use of git, and decide where it
+			// pushes to. The workspace is the home folder of commands.
+			".git/", ".gitconfig", ".profile", ".bashrc", ".bash_profile",
 		})...),
-		Notes: newList("MEMORY.md"),
+		Notes: newList("MEMORY.md", "WORKLOG.md"),
 	}
 }
 

@@ -48,7 +48,7 @@ func (s *script) removal(name string, target word, recursive bool) *Finding {
 		for len(l.elems) > l.below && l.wild && everything(l.elems[len(l.elems)-1]) && !strings.Contains(l.elems[len(l.elems)-1], unknown) {
 			l.elems, l.abs = l.elems[:len(l.elems)-1], path.Dir(l.abs) // dir/* is judged as dir
 		}
-		if e := s.paths.protected(l); e != "" {
+		if e := s.protected(l); e != "" {
 			return forbid("%s is protected and cannot be removed", e)
 		}
 		if e := s.paths.Homes.match(l); e != "" && (recursive || strings.TrimSuffix(e, "/") == l.elems[len(l.elems)-1]) {

@@ -232,6 +232,7 @@ func TestAuthority(t *testing.T) {
 		"output":        {"path": "data/output.txt", "content": "x"},
 		"AGENT.md":      {"path": "AGENT.md", "content": "x"},
 		"MEMORY.md":     {"path": "notes/memory.md", "content": "x"},
+		"WORKLOG.md":    {"path": "WORKLOG.md", "content": "x"},
 		"soul":          {"path": "SOUL.md", "content": "x"},
 	}
 	for _, c := range []struct {
@@ -245,6 +246,7 @@ func TestAuthority(t *testing.T) {
 		{"output", rule.Allowed, rule.Allowed, rule.Allowed, rule.Allowed, rule.Allowed, rule.Allowed},
 		{"AGENT.md", rule.Allowed, rule.Allowed, rule.ExternalSelfMod, rule.ExternalSelfMod, rule.ExternalSelfMod, rule.ExternalSelfMod},
 		{"MEMORY.md", rule.Allowed, rule.Allowed, rule.Allowed, rule.ExternalSelfMod, rule.ExternalSelfMod, rule.ExternalSelfMod},
+		{"WORKLOG.md", rule.Allowed, rule.Allowed, rule.Allowed, rule.ExternalSelfMod, rule.ExternalSelfMod, rule.ExternalSelfMod},
 		{"soul", rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile, rule.ProtectedFile},
 	} {
 		for kind, want := range map[api.PrincipalKind]rule.Code{
@@ -257,6 +259,24 @@ func TestAuthority(t *testing.T) {
 			in := call(tool, tools[c.what])
 			in.By.Kind = kind
 			wantCode(t, string(kind)+" "+c.what, b.Evaluate(in), want)
+		}
+	}
+}
+
+// TestCommandsOfTheHeartbeat tests that a command may not write what write_file may not
+// write in the same turn.
+func TestCommandsOfTheHeartbeat(t *testing.T) {
+	t.Parallel()
+	b := standard(t)
+	for command, want := range map[string]rule.Code{
+		"echo x > AGENT.md": rule.ForbiddenCommand, "cp x .git/hooks/pre-commit": rule.ForbiddenCommand, "sed -i s/a/b/ HEARTBEAT.md": rule.ForbiddenCommand,
+		"rm skills/x/SKILL.md": rule.ForbiddenCommand, "cat AGENT.md": rule.Allowed, "echo x >> MEMORY.md": rule.Allowed, "git commit -am x": rule.Allowed,
+	} {
+		in := call("exec", map[string]any{"command": command})
+		in.By.Kind = api.HeartbeatKind
+		wantCode(t, "heartbeat "+command, b.Evaluate(in), want)
+		if want == rule.ForbiddenCommand {
+			wantCode(t, "self "+command, judge(b, command), rule.Allowed)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func command(sh *shell) Rule {
 			}
 			ws := path.Clean(c.Workspace)
 			s := &script{
-				shell: sh, workspace: ws, network: c.Network,
+				shell: sh, workspace: ws, network: c.Network, authority: c.Authority,
 				scope:     scope{home: ws, dirs: []folder{{path: ws}}, vars: variables{}},
 				functions: map[string]bool{}, aliases: map[string]bool{}, piped: map[*syntax.Stmt]*syntax.Stmt{},
 			}
@@ -72,6 +72,7 @@ type script struct {
 	scope
 	workspace string
 	network   bool
+	authority int // of the turn
 	nesting   int
 	commands  int
 	functions map[string]bool               // functions declared anywhere in the script

@@ -97,7 +97,7 @@ func standard() []Rule {
 		}.denies(ExternalDangerous, dangerous),
 		Rule{
 			ID: "authority.self_mod_from_external", Priority: 400, Applies: Selector{Tools: writers}, Data: []*list{g.Self, g.Notes},
-			Does: "refuses writes to the agent's definition, soul, constitution, skills, schedule and guards below authority 80, and to MEMORY.md below 50",
+			Does: "refuses writes to the agent's definition, soul, constitution, skills, schedule and guards and to git's settings below authority 80, and to MEMORY.md and WORKLOG.md below 50",
 		}.denies(ExternalSelfMod, g.selfModification),
 		spending(),
 	}, rates())

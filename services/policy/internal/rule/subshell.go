@@ -345,7 +345,7 @@ func (s *script) stdinOperands(stmt *syntax.Stmt) *Finding {
 			if f := s.namesSecret(p); f != nil {
 				return f
 			}
-			if e := s.match(p, s.paths.protected); e != "" {
+			if e := s.match(p, s.protected); e != "" {
 				return forbid("%s is protected and cannot be handed on; name the files yourself", e)
 			}
 		}
