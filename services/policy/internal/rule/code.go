@@ -20,7 +20,7 @@ func language(name string) string {
 
 // interpreter judges code given on the command line or in a here-document.
 func (s *script) interpreter(lang string, options []string, args []word, stmt *syntax.Stmt) *Finding {
-	if s.tables.Patterns[lang] { // sed and awk: the first operand is the program
+	if _, ok := s.tables.Patterns[lang]; ok { // sed and awk: the first operand is the program
 		return s.editorCode(lang, args)
 	}
 	operand := false
@@ -33,7 +33,7 @@ func (s *script) interpreter(lang string, options []string, args []word, stmt *s
 		}
 		if code != "" {
 			operand = true
-			if f := s.code(code); f != nil {
+			if f := s.code(lang, code); f != nil {
 				return f
 			}
 		}
@@ -43,7 +43,7 @@ func (s *script) interpreter(lang string, options []string, args []word, stmt *s
 		return nil
 	}
 	text, from := s.input(stmt)
-	if f := s.code(text); f != nil {
+	if f := s.code(lang, text); f != nil {
 		return f
 	}
 	if from == stream && s.piped[stmt] != nil && !versionOnly(args) {
@@ -90,8 +90,8 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 	if sed {
 		valued = sedValued
 	}
-	judge := s.code
-	if sed { // the sed commands w and e have one letter
+	judge := s.awkCode
+	if sed {
 		judge = s.sedCode
 	}
 	given := false
@@ -121,28 +121,59 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 	return nil
 }
 
+// sedCode judges a program of sed. Its commands w and e, and the flag e of s, have one
+// letter.
 func (s *script) sedCode(code string) *Finding {
-	if _, started, ok := strings.Cut(code, "e "); ok {
-		if f := s.program(started); f != nil && f.Code == ForbiddenCommand {
-			return f
+	for _, expr := range s.tables.sedRuns {
+		for _, m := range expr.FindAllStringSubmatch(code, -1) {
+			if f := s.program(m[1]); f != nil && f.Code == ForbiddenCommand {
+				return f
+			}
 		}
 	}
-	return s.scan(code, true, false)
+	return s.scan(code, true, nil)
 }
+
+// awkCode judges a program of awk, which writes with > and starts commands with |.
+func (s *script) awkCode(code string) *Finding {
+	starts := quotedStrings(code, !strings.Contains(code, "system"))
+	return s.scan(code, strings.Contains(code, ">") || strings.Contains(code, "inplace"), starts)
+}
+
+// Signs of code that writes to files or starts commands.
+var (
+	writeSigns = []string{
+		"write", "Write", "unlink", "remove", "rename", "replace", "append", "truncate", "move", "touch", "rm(", "rmSync", "rmtree", "copy",
+		"'w", `"w`, "'a'", `"a"`, "'r+", `"r+`, "-i",
+	}
+	startSigns = []string{"system", "popen", "subprocess", "child_process", "exec", "spawn", "qx", "`"}
+	// Perl opens files to write and commands with signs in the name.
+	perlWrites = []string{`">`, "'>", `"+<`, "'+<"}
+	perlStarts = []string{`"|`, "'|", `|"`, "|'"}
+)
 
 // code scans a program in another language for protected names and, if the program can
 // start commands, for commands in its strings. It does not parse the language; the
 // sandbox restricts what the program builds at run time.
-func (s *script) code(text string) *Finding {
-	writes := slices.ContainsFunc([]string{
-		"write", "unlink", "remove", "rename", "replace", "append", "truncate", "rm(", "rmSync", "rmtree", "copy", "'w", `"w`, "'a'", `"a"`, "-i",
-	}, func(sign string) bool { return strings.Contains(text, sign) })
-	starts := slices.ContainsFunc([]string{"system", "popen", "subprocess", "child_process", "exec", "spawn", "qx", "`"},
-		func(sign string) bool { return strings.Contains(text, sign) })
-	return s.scan(text, writes, starts)
+func (s *script) code(lang, text string) *Finding {
+	writing, starting := writeSigns, startSigns
+	if lang == "perl" {
+		writing, starting = slices.Concat(writing, perlWrites), slices.Concat(starting, perlStarts)
+	}
+	signs := text
+	if lang != "lua" {
+		signs = strings.ReplaceAll(text, "execute", "") // of a statement, which starts no command
+	}
+	var starts []string
+	if slices.ContainsFunc(starting, func(sign string) bool { return strings.Contains(signs, sign) }) {
+		starts = quotedStrings(text, false)
+	}
+	return s.scan(text, slices.ContainsFunc(writing, func(sign string) bool { return strings.Contains(text, sign) }), starts)
 }
 
-func (s *script) scan(text string, writes, starts bool) *Finding {
+// scan refuses the names of secrets and, if the program writes, of protected files. starts
+// are the strings that it may start as commands.
+func (s *script) scan(text string, writes bool, starts []string) *Finding {
 	for token, before := range tokens(text) {
 		quoted := strings.ContainsRune("'\"`", before) && before != 0
 		w := word{text: token}
@@ -153,11 +184,8 @@ func (s *script) scan(text string, writes, starts bool) *Finding {
 			return forbid("%s is protected and this program could change it; write to another file", e)
 		}
 	}
-	if !starts {
-		return nil
-	}
-	for _, q := range quotedStrings(text) {
-		if f := s.program(q); f != nil && f.Code == ForbiddenCommand {
+	for _, q := range starts {
+		if f := s.program(strings.Trim(q, "| ")); f != nil && f.Code == ForbiddenCommand {
 			return f
 		}
 	}
@@ -182,8 +210,9 @@ func tokens(text string) iter.Seq2[string, rune] {
 	}
 }
 
-// quotedStrings returns the strings between pairs of equal quotes.
-func quotedStrings(text string) []string {
+// quotedStrings returns the strings between pairs of equal quotes; with piped, those next
+// to a single |.
+func quotedStrings(text string, piped bool) []string {
 	var all []string
 	for i := 0; i < len(text); i++ {
 		if c := text[i]; c == '\'' || c == '"' || c == '`' {
@@ -191,8 +220,12 @@ func quotedStrings(text string) []string {
 			if end < 0 {
 				return all
 			}
-			all = append(all, text[i+1:i+1+end])
-			i += end + 1
+			end += i + 1
+			before, after := strings.TrimRight(text[:i], " \t"), strings.TrimLeft(text[end+1:], " \t")
+			if !piped || strings.HasSuffix(before, "|") && !strings.HasSuffix(before, "||") || strings.HasPrefix(after, "|") && !strings.HasPrefix(after, "||") {
+				all = append(all, text[i+1:end])
+			}
+			i = end
 		}
 	}
 	return all

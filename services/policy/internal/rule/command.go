@@ -55,7 +55,7 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 		return f
 	}
 	if name == "git" {
-		args = withoutMessage(args)
+		args = withoutTexts(args)
 	}
 	return s.operands(name, args)
 }
@@ -160,17 +160,17 @@ func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
 
 // Options of the commands in the tables.
 var (
-	patternOptions = words("-e -f --expression --regexp --file --from-file --source --exec")
+	givenPatterns  = words("-e --expression --regexp --source") // the pattern of a command with a pattern
+	patternFiles   = words("-f --file --from-file --exec")      // files with it; also -E of awk
 	targetOptions  = words("-t -S --target-directory --suffix")
+	jqVariables    = words("--arg --argjson --rawfile --slurpfile")
 	installOptions = words("-t -S -m -o -g --target-directory --suffix --mode --owner --group")
 )
 
 // operands refuses protected names among the arguments of a command.
 func (s *script) operands(name string, args []word) *Finding {
-	pattern := s.tables.Patterns[name] && !slices.ContainsFunc(args, func(w word) bool {
-		return readOption(w.text, patternOptions).name != ""
-	})
 	reads := s.readsOnly(name, args)
+	args = s.withoutPatterns(name, args)
 	fetches := s.tables.Fetchers[name]
 	var operands []word
 	for _, a := range args {
@@ -178,10 +178,6 @@ func (s *script) operands(name string, args []word) *Finding {
 			if f := s.attached(a, reads, fetches); f != nil {
 				return f
 			}
-			continue
-		}
-		if pattern {
-			pattern = false
 			continue
 		}
 		if fetches && remoteURL(a.text) {
@@ -219,6 +215,47 @@ func (s *script) operands(name string, args []word) *Finding {
 		}
 	}
 	return nil
+}
+
+// withoutPatterns returns the arguments of a command that may be files: without the
+// pattern of a search, the program of an editor and the files that an option leaves out.
+func (s *script) withoutPatterns(name string, args []word) []word {
+	valued, searches := s.tables.Patterns[name]
+	excludes := s.tables.Excludes[name]
+	if !searches && excludes == nil {
+		return args
+	}
+	var rest []word
+	at, values := -1, 0 // the first operand in rest, with each of its possible values
+	given, ended := !searches, false
+	for i := 0; i < len(args); i++ {
+		begin, text, option := i, args[i].text, ""
+		operand := ended || !strings.HasPrefix(text, "-") || text == "-"
+		if !ended {
+			if option, _, i = takeOption(args, begin, excludes); option != "" {
+				continue
+			}
+			option, _, i = takeOption(args, begin, valued)
+			ended = text == "--"
+		}
+		switch {
+		case givenPatterns[option]:
+			given = true
+			continue
+		case option != "":
+			given = given || patternFiles[option] || option == "-E" && name != "rg"
+		case name == "jq" && jqVariables[text]: // with a name and a value
+			i = min(i+2, len(args)-1)
+		case operand && at < 0:
+			_, i = following(args, i-1)
+			at, values = len(rest), i-begin+1
+		}
+		rest = append(rest, args[begin:i+1]...)
+	}
+	if !given && at >= 0 {
+		rest = slices.Delete(rest, at, at+values)
+	}
+	return rest
 }
 
 // target judges the folder that an option of cp, mv, install and ln names, and reports

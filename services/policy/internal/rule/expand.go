@@ -2,6 +2,7 @@ package rule
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -268,6 +269,8 @@ func (e *expansion) substitution(c *syntax.CmdSubst, quoted bool) []string {
 		return e.expanded(e.folders(), quoted)
 	case argv[0] == "jobs":
 		return []string{"$!"}
+	case argv[0] == "mktemp" && !slices.ContainsFunc(argv[1:], func(a string) bool { return a != "-d" && a != "-q" && a != "--directory" }):
+		return e.expanded([]string{"/tmp/tmp." + unknown}, quoted) // a new name below TMPDIR
 	case argv[0] == "echo" && (len(argv) == 1 || !strings.HasPrefix(argv[1], "-")):
 		text := strings.Join(argv[1:], " ")
 		if strings.Contains(text, `\`) { // echo of dash interprets it, echo of bash does not

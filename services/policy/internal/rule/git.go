@@ -21,13 +21,39 @@ func gitSub(args []word) (string, []word) {
 	return "", nil
 }
 
-// withoutMessage returns the arguments without the text of a commit message.
-func withoutMessage(args []word) []word {
+// Options of git subcommands with text as their value.
+var (
+	messages = words("-m --message")
+	searches = words("-S -G --grep --author")
+)
+
+// withoutTexts returns the arguments without commit messages and search patterns.
+func withoutTexts(args []word) []word {
+	sub, _ := gitSub(args)
+	var texts map[string]bool
+	pattern := false
+	switch sub {
+	case "commit", "tag", "merge", "stash", "notes":
+		texts = messages
+	case "log", "show", "shortlog":
+		texts = searches
+	case "grep":
+		texts = givenPatterns
+		pattern = !slices.ContainsFunc(args, func(w word) bool { return readOption(w.text, texts).name != "" })
+	}
 	var rest []word
+	found := false // the subcommand
 	for i := 0; i < len(args); i++ {
-		if a := args[i].text; a == "-m" || a == "-am" || a == "--message" {
-			i++
+		option, _, last := takeOption(args, i, texts)
+		switch {
+		case found && option != "":
+			i = last
 			continue
+		case found && pattern && !strings.HasPrefix(args[i].text, "-"):
+			pattern = false
+			continue
+		case args[i].text == sub:
+			found = true
 		}
 		rest = append(rest, args[i])
 	}

@@ -216,7 +216,7 @@ func (s *script) function(d *syntax.FuncDecl) *Finding {
 		return nil
 	}
 	switch d.Name.Value {
-	case "echo", "printf", "pwd", "jobs", "cd", "pushd", "popd":
+	case "echo", "printf", "pwd", "jobs", "mktemp", "cd", "pushd", "popd":
 		return unjudgeable("a function named %s hides the command; give it another name", d.Name.Value)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -188,7 +189,7 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 		inner = inner[1:]
 	}
 	if w.Stdin {
-		if f := s.stdinOperands(stmt); f != nil {
+		if f := s.stdinOperands(inner, stmt); f != nil {
 			return f
 		}
 		inner = append(slices.Clone(inner), word{text: unknown})
@@ -326,9 +327,10 @@ func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
 	return s.shellInput("script", stmt)
 }
 
-// stdinOperands checks literal words that become operands through standard input, as in echo
-// wallet.json | xargs cat, or from a here-document.
-func (s *script) stdinOperands(stmt *syntax.Stmt) *Finding {
+// stdinOperands checks literal words that become operands of a command through standard
+// input, as in echo wallet.json | xargs cat, or from a here-document.
+func (s *script) stdinOperands(command []word, stmt *syntax.Stmt) *Finding {
+	reads := s.readsOnly(fold(path.Base(command[0].text)), command[1:])
 	var literals []word
 	if left := s.piped[stmt]; left != nil {
 		var f *Finding
@@ -345,7 +347,7 @@ func (s *script) stdinOperands(stmt *syntax.Stmt) *Finding {
 			if f := s.namesSecret(p); f != nil {
 				return f
 			}
-			if e := s.match(p, s.protected); e != "" {
+			if e := s.match(p, s.protected); e != "" && !reads {
 				return forbid("%s is protected and cannot be handed on; name the files yourself", e)
 			}
 		}

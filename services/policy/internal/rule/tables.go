@@ -15,8 +15,11 @@ type tables struct {
 	Writers   map[string]bool   `json:"writers"`  // write every operand
 	LastOnly  map[string]bool   `json:"lastOnly"` // write to the last operand only
 	Texts     map[string]bool   `json:"texts"`    // operands are text, not files
-	Patterns  map[string]bool   `json:"patterns"` // the first operand is a pattern or a program
-	Shells    map[string]bool   `json:"shells"`
+	// Patterns are commands with a pattern or a program as their first operand, and their
+	// options with a value.
+	Patterns map[string]map[string]bool `json:"patterns"`
+	Excludes map[string]map[string]bool `json:"excludes"` // command → options with patterns of files to leave out
+	Shells   map[string]bool            `json:"shells"`
 	// ShellWords are long options of a shell that need only one hyphen.
 	ShellWords map[string]bool    `json:"shellWords"`
 	Languages  map[string]string  `json:"languages"` // interpreter → options with code as their value
@@ -29,6 +32,7 @@ type tables struct {
 	preload map[string]bool
 	sql     *regexp.Regexp
 	comment *regexp.Regexp
+	sedRuns []*regexp.Regexp // parts of a program of sed that run commands, each with the command as its group
 }
 
 // wrapper is a command that runs its operands as a command.
@@ -59,10 +63,19 @@ func newTables() *tables {
 		Readers: words(`cat tac less more most bat head tail wc nl od xxd hexdump strings grep egrep fgrep rg ag ls dir tree stat file
 			du df md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum diff cmp comm cut paste uniq tr fold fmt column
 			jq readlink realpath basename dirname test [ base64 base32 expand unexpand rev cd pushd which type npm npx yarn pnpm tsc jest`),
-		Writers:    words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
-		LastOnly:   words(`cp rsync install ln link`),
-		Texts:      words(`echo printf : true false return exit break continue shift sleep`),
-		Patterns:   words(`grep egrep fgrep rg ag sed gsed awk gawk mawk nawk jq yq`),
+		Writers:  words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
+		LastOnly: words(`cp rsync install ln link`),
+		Texts:    words(`echo printf : true false return exit break continue shift sleep`),
+		Patterns: map[string]map[string]bool{
+			"rg": words("-A -B -C -E -M -T -d -e -f -g -j -m -r -t --after-context --before-context --context --encoding --file --glob --iglob --ignore-file --max-columns " +
+				"--max-count --max-depth --max-filesize --regexp --replace --sort --sortr --threads --type --type-not"),
+			"ag": words("-A -B -C -G -W -g -m -p --after --before --context --depth --file-search-regex --ignore --ignore-dir --max-count --path-to-ignore --width"),
+			"jq": words("-L -f --from-file --indent"), "yq": words("-I -f -o -p --from-file --indent --input-format --output-format"),
+		},
+		Excludes: map[string]map[string]bool{
+			"tar": words("--exclude"), "rsync": words("--exclude"), "du": words("--exclude"), "diff": words("-x --exclude"),
+			"grep": words("--exclude --exclude-dir"), "ls": words("-I --ignore --hide"), "tree": words("-I"),
+		},
 		Shells:     words(`sh bash dash zsh ksh mksh ash rbash fish`),
 		ShellWords: words(`-login -noprofile -norc -posix -restricted -verbose -noediting -debugger`),
 		Languages: map[string]string{
@@ -113,6 +126,25 @@ func newTables() *tables {
 			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
 			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
 		comment: regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`),
+		sedRuns: []*regexp.Regexp{
+			// e, after an address or none
+			regexp.MustCompile(`(?:^|[;{}\n])\s*(?:(?:[\d$~]+|/[^/\n]*/I?)(?:,(?:[\d$~+]+|/[^/\n]*/I?))?)?\s*!?\s*e\s+([^\n]+)`),
+			// s/…/command/e
+			regexp.MustCompile(`s/(?:[^/\\]|\\.)*/((?:[^/\\]|\\.)*)/[a-zA-Z0-9]*e`),
+			regexp.MustCompile(`s\|(?:[^|\\]|\\.)*\|((?:[^|\\]|\\.)*)\|[a-zA-Z0-9]*e`),
+			regexp.MustCompile(`s#(?:[^#\\]|\\.)*#((?:[^#\\]|\\.)*)#[a-zA-Z0-9]*e`),
+			regexp.MustCompile(`s,(?:[^,\\]|\\.)*,((?:[^,\\]|\\.)*),[a-zA-Z0-9]*e`),
+		},
+	}
+	for _, name := range []string{"grep", "egrep", "fgrep"} {
+		t.Patterns[name] = words("-A -B -C -D -d -e -f -m --after-context --before-context --binary-files --context --devices --directories --exclude --exclude-dir " +
+			"--exclude-from --file --include --label --max-count --regexp")
+	}
+	for _, name := range []string{"sed", "gsed"} {
+		t.Patterns[name] = sedValued
+	}
+	for _, name := range []string{"awk", "gawk", "mawk", "nawk"} {
+		t.Patterns[name] = awkValued
 	}
 	for name := range t.Network {
 		t.Fetchers[name] = true
