@@ -46,7 +46,7 @@ func (s *script) interpreter(lang string, options []string, args []word, stmt *s
 	if f := s.code(lang, text); f != nil {
 		return f
 	}
-	if from == stream && s.piped[stmt] != nil && !versionOnly(args) {
+	if from == stream && s.feed != nil && !versionOnly(args) {
 		return unjudgeable("%s would run whatever it reads; put the code in a file or after %s", lang, options)
 	}
 	return nil
@@ -124,6 +124,9 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 // sedCode judges a program of sed. Its commands w and e, and the flag e of s, have one
 // letter.
 func (s *script) sedCode(code string) *Finding {
+	if s.spend(len(code) * len(s.tables.sedRuns)); s.spent() {
+		return tooLong()
+	}
 	for _, expr := range s.tables.sedRuns {
 		for _, m := range expr.FindAllStringSubmatch(code, -1) {
 			if f := s.program(m[1]); f != nil && f.Code == ForbiddenCommand {
@@ -174,6 +177,7 @@ func (s *script) code(lang, text string) *Finding {
 // scan refuses the names of secrets and, if the program writes, of protected files. starts
 // are the strings that it may start as commands.
 func (s *script) scan(text string, writes bool, starts []string) *Finding {
+	s.spend(len(text))
 	for token, before := range tokens(text) {
 		quoted := strings.ContainsRune("'\"`", before) && before != 0
 		w := word{text: token}
@@ -262,7 +266,7 @@ func (s *script) database(name string, args []word, stmt *syntax.Stmt) *Finding 
 	if text, from := s.input(stmt); from != file {
 		texts = append(texts, text)
 	}
-	if left := s.piped[stmt]; left != nil {
+	if left := s.feed; left != nil {
 		literals, f := s.literals(left)
 		if f != nil {
 			return f
@@ -270,6 +274,9 @@ func (s *script) database(name string, args []word, stmt *syntax.Stmt) *Finding 
 		for _, w := range literals {
 			texts = append(texts, w.text)
 		}
+	}
+	for _, t := range texts {
+		s.spend(len(t))
 	}
 	sql := s.tables.comment.ReplaceAllString(strings.Join(texts, "\n"), " ")
 	for line := range strings.Lines(sql) {

@@ -16,6 +16,9 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if s.commands++; s.commands > maxCommands {
 		return unjudgeable("the script has more than %d commands; split it", maxCommands)
 	}
+	if s.spent() {
+		return tooLong()
+	}
 	if s.checks += len(argv) * (len(s.dirs) - 1); s.checks > maxChecks {
 		return folders()
 	}
@@ -26,6 +29,9 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 		return nil
 	}
 	if !argv[0].known() && argv[0].text != "[" {
+		if s.again { // an operand for bash, as in [[ -n $a && $b == c ]]
+			return s.possible(argv, stmt)
+		}
 		return unjudgeable("the name of a command is only known when it runs; write it out")
 	}
 	if i := slices.IndexFunc(argv, func(w word) bool { return s.socket(w.text) != nil }); i >= 0 {
@@ -57,7 +63,27 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if name == "git" {
 		args = withoutTexts(args)
 	}
+	if s.again && argv[len(argv)-1].text == "]]" {
+		return nil // operands of the test of bash
+	}
 	return s.operands(name, args)
+}
+
+// possible judges a command with each of the names that it may have, as far as they are
+// known.
+func (s *script) possible(argv []word, stmt *syntax.Stmt) *Finding {
+	for i, w := range argv {
+		if !w.or {
+			break
+		}
+		if w.or = false; !w.known() {
+			continue
+		}
+		if f := s.run(append([]word{w}, argv[i+1:]...), stmt); f != nil {
+			return f
+		}
+	}
+	return nil
 }
 
 // refused returns the finding against a command that its name or its network use forbids,
@@ -351,6 +377,9 @@ func (s *script) attached(a word, reads, fetches bool) *Finding {
 
 // locations returns the paths that a word may refer to, one per possible working folder.
 func (s *script) locations(w word) []location {
+	if s.spend((len(w.text) + 8) * len(s.dirs) / 8); s.spent() {
+		return nil // the command is refused
+	}
 	locs := make([]location, 0, len(s.dirs))
 	for _, d := range s.dirs {
 		l := locate(s.workspace, d.path, w.pattern())

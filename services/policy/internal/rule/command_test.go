@@ -122,10 +122,21 @@ func TestForbidden(t *testing.T) {
 		"chown root x", "chown -R root:root .", "chmod u+s x", "chmod 4755 x", "crontab -e", "docker run x", "su -", "chroot x ls", "unshare -r sh", "insmod x",
 		"iptables -F", ":(){ :|:& };:", "b() { b | b & }; b", "echo x > /dev/sda", "echo x > /etc/hosts", "echo x > ../x", "touch /etc/x", "cp x /usr/bin/x",
 		"mkdir ../x", "LD_PRELOAD=./x.so ls", "env LD_PRELOAD=./x ls", "export", "export -p", "declare -p", "set", "echo x > ~root/x",
+		// readings of a POSIX shell
+		"echo &>x rm -rf .", "echo &>>x rm -rf .", `echo $'a\'; rm -rf . #'`, `x='rm -rf .'; [[ a || $x ]]`, `x=ls; x='rm -rf .'; [[ a || $x ]]`, "[[ a > SOUL.md ]]",
+		"echo $[ a | reboot ]", `rm='rm -rf .'; eval $"rm"`, "((reboot))\ncat <(ls)", "time -o x rm -rf .", "false && echo ${x^^}; echo &>y rm -rf .",
+		"false && echo ${x:1}${a[0]}; echo &>y rm -rf .", "echo {fd}>x &>y rm -rf .", "sh -c 'echo &>x rm -rf .'", "eval 'echo &>x rm -rf .'", "cd build &>/dev/null && rm -rf *",
+		"let x|reboot", "bash -c 'let x|reboot'", "bash -c 'sh -c \"echo &>x rm -rf .\"'", "x=1; [[ a ]]; x=1; x='rm -rf .'; [[ a || $x ]]",
+		// readings of the parser
+		"echo a\r#; rm -rf .", "echo a \\\r\nrm -rf .",
+		// input of nested programs
+		"echo .env | sh -c 'xargs cat'", "echo SOUL.md | xargs -n 1 rm", "echo .env | xargs cat",
 		// languages
 		`awk 'BEGIN{print "x" > "SOUL.md"}'`, `awk 'BEGIN{print "x" | "rm -rf ."}'`, `awk 'BEGIN{"rm -rf ." | getline x}'`, `perl -e 'open(F,">SOUL.md")'`,
 		`perl -e 'open(F,">","SOUL.md")'`, `perl -e 'open(F,"rm -rf . |")'`, "sed 's/^/rm -rf ./e' x", "sed '1!e rm -rf .' x", "sed '/a/,$e rm -rf .' x",
 		`node -e 'fs.createWriteStream("SOUL.md")'`, `lua -e 'os.execute("rm -rf .")'`,
+		// folders that a cd may not leave
+		"cd policy-rules && pushd ..; touch x", "cd policy-rules && cd .. x; touch y", "cd policy-rules && cd .. > a/b; touch y", "cd policy-rules && cd -e ..; touch y",
 		// patterns and files
 		"grep -- -x .env", "grep -A 3 x .env", "grep -m1 -e x .env", "rg -g '*.go' x .env", "jq --arg a b . .env", "sed -n -l 5 p .env", "sed -ie p SOUL.md", "grep x - .env",
 		"tar --exclude=x cf a.tar .env", "tar --exclude-from=.env cf a.tar .", "git grep -e x .env", "git grep x .env", "git log -S x -- .env",
@@ -140,6 +151,9 @@ func TestForbidden(t *testing.T) {
 		}
 	}
 }
+
+// longWords is a command of 32 KiB whose words have together a gigabyte.
+var longWords = "a=" + strings.Repeat("x", 4000) + ";a=" + strings.Repeat("y", 4000) + ";cat " + strings.Repeat(`"$a$a$a$a$a" `, 1700)
 
 func TestUnjudgeable(t *testing.T) {
 	t.Parallel()
@@ -203,7 +217,14 @@ func TestUnjudgeable(t *testing.T) {
 		"sqlite3 x '.shell ls'":                        rule.ShellUnjudgeable,
 		strings.Repeat("ls;", 3000):                    rule.ShellUnjudgeable,
 		strings.Repeat("eval ", 40) + "ls":             rule.ShellUnjudgeable,
+		longWords:                                      rule.ShellUnjudgeable,
+		"cat <<'E'OF\nx\\\nEOF\nrm -rf .\nEOF":         rule.ShellUnjudgeable,
+		"cat <<$'A'\n$A\nrm -rf .\nA":                  rule.ShellUnjudgeable,
+		"bash -c '[[ x == @($(rm -rf .)) ]]'":          rule.ShellUnjudgeable,
+		"[[ x == @(\"(\") ]]; rm -rf . #) ]]":          rule.ShellUnjudgeable,
+		"x='$(reboot)'; bash -c 'echo ${x@P}'":         rule.ShellUnjudgeable,
 		"mktemp() { echo .; }; rm -rf $(mktemp)":       rule.ShellUnjudgeable,
+		"x=ls; [[ a ]]; read x; $x":                    rule.ShellUnjudgeable,
 		"echo 'unclosed":                               rule.ShellParse,
 		"if true; then":                                rule.ShellParse,
 		"ls )":                                         rule.ShellParse,
@@ -271,6 +292,13 @@ func TestAllowed(t *testing.T) {
 		"sed -n -e p -e 's/a/b/' x", "sed -e 's/a/b/' -e 's/c/d/' -i notes.txt", "grep -ie x notes.txt", "gawk -F, -v x=1 '{print $1}' a.csv", "sed -i.bak s/a/b/ notes.txt",
 		"IFS=, read -r a b < x", "while IFS= read -r l; do echo $l; done < notes.txt", "IFS=,; for x in $list; do echo $x; done", `x=$(echo 'a\tb'); echo "$x"`,
 		"npm install https://example.org/x", "pip install git+https://example.org/x", "log() { echo \"$1\"; }; log done", "open https://example.org/config.json", "echo https://example.org/config.json",
+		// constructs that bash and a POSIX shell read differently
+		`[[ -n "$a" && "$b" == c ]] && echo x`, "for f in package.json a.md; do [[ -f $f && $f != *.key ]] && cat $f; done", "f=.env; [[ -f $f && -r $f ]] || echo none",
+		"make &> log.txt", "make &>> log.txt && tail log.txt", "cd build &> /dev/null && make", "time make -j4", "time { make; make test; }", "IFS=$'\n'; for l in $(ls); do echo $l; done",
+		`printf $'a\tb\n'`, `awk -F$'\t' '{print $1}' a.tsv`, "((i = i + 1)); echo ${x^^} ${x/a/b}", "[[ $x =~ ^(a|b)$ ]] && echo y", "[[ -f a ]] || return; rm -rf build",
+		"[[ -d build ]] && cd build || exit 1; shopt -s globstar; rm -rf *", "while [[ $i -lt 10 ]]; do ((i++)); done", "function f { cd sub || return; make; }; [[ a ]] && f",
+		"let x=1+2; echo $x", "[[ a == @(a|b*) ]]", "bash -c '[[ -n $a && $b == c ]] && echo ${x@Q}'", "arr=(a b); for x in ${arr[@]}; do [[ $x == a ]] && echo $x; done",
+		"ls\r\necho done\r\n", "cat <<\"EOF\"\nx\\\nEOF\nls", "cat <<E\\OF\nx\nEOF\nls",
 		// patterns, exclusions and text that looks like commands
 		"grep -A 5 config.json README.md", "grep -m 1 api_key notes.txt", "grep -rn -e api_key src", "grep -rn --include '*.go' api_key .", "rg -g '*.go' -t go api_key", "git grep -n api_key",
 		"git log -S config.json --oneline", "git log --grep=config.json", "git commit -qm 'update config.json'", "jq --arg v 1 '.a.key = $v' data.json", "awk -v n=1 '/a.key/ {print n}' x",

@@ -39,7 +39,15 @@ type scope struct {
 	vars    variables
 	dynamic bool // a command sets variables that collect cannot see
 	splits  bool // the script sets IFS, so unquoted values may be split anywhere
+	work    int  // see maxWork
 }
+
+// spend counts work.
+func (s *scope) spend(bytes int) { s.work += bytes }
+
+// spent reports whether the work exceeds its limit. Then words count as unknown, and the
+// command is refused.
+func (s *scope) spent() bool { return s.work > maxWork }
 
 // fields expands a word as a shell does, without running commands: braces, tilde,
 // variables with known values, quotes, field splitting at white space. A word with several possible
@@ -103,6 +111,10 @@ const fieldBreak = "\x01"
 
 // add appends every alternative to every value.
 func (e *expansion) add(alternatives ...string) {
+	if e.spent() {
+		e.values = [][]byte{[]byte(unknown)}
+		return
+	}
 	if len(e.values)*len(alternatives) > maxFields {
 		alternatives = []string{unknown}
 	}
@@ -115,8 +127,10 @@ func (e *expansion) add(alternatives ...string) {
 			head := v
 			if i < len(alternatives)-1 { // the last alternative may reuse the buffer
 				head = bytes.Clone(v)
+				e.spend(len(v))
 			}
 			grown = append(grown, append(head, a...))
+			e.spend(len(a))
 		}
 	}
 	e.values = grown

@@ -202,14 +202,18 @@ func (s *script) compound(cmd syntax.Command, dirs []folder, simple outcome) (en
 }
 
 func (s *script) binary(c *syntax.BinaryCmd, dirs []folder) (end outcome, found *Finding) {
-	if f := s.pipe(c); f != nil {
-		return end, f
-	}
 	if c.Op != syntax.AndStmt && c.Op != syntax.OrStmt { // each side of a pipe is a subshell
+		if f := s.forks(c); f != nil {
+			return end, f
+		}
 		if end, found = s.apart([]*syntax.Stmt{c.X}, dirs); found != nil {
 			return end, found
 		}
-		return s.apart([]*syntax.Stmt{c.Y}, dirs)
+		outer := s.feed
+		s.feed = c.X
+		end, found = s.apart([]*syntax.Stmt{c.Y}, dirs)
+		s.feed = outer
+		return end, found
 	}
 	x, f := s.stmt(c.X, dirs)
 	if f != nil {
@@ -328,8 +332,12 @@ func (s *script) moves(name string, args []word) bool {
 			s.after = outcome{}
 		}
 	case "return":
-		if s.bodies > 0 && !s.lenient && !s.functions["return"] {
+		switch {
+		case s.lenient || s.functions["return"]:
+		case s.bodies > 0:
 			s.jumps, s.after = union(s.jumps, s.dirs), outcome{}
+		case s.again: // outside of functions it ends dash, and is an error of bash
+			s.after = outcome{}
 		}
 	case "break", "continue":
 		if s.loops > 0 && !s.lenient && !s.functions[name] {
@@ -352,15 +360,19 @@ func (s *script) leave(to []folder) {
 // relative.
 func (s *script) changeFolder(name string, args []word) {
 	var targets []word
+	safe := name == "cd" // not every shell has pushd
 	for _, a := range args {
 		if a.text == "-" {
 			a = word{text: unknown}
 		} else if strings.HasPrefix(a.text, "-") || name == "pushd" && strings.HasPrefix(a.text, "+") {
+			safe = false
 			continue
 		}
 		// A variable with several values yields a word for each of them.
 		if len(targets) == 0 || a.or {
 			targets = append(targets, a)
+		} else {
+			safe = false // bash refuses a second folder
 		}
 	}
 	if name == "pushd" && len(targets) == 0 { // exchanges folders of its stack
@@ -373,7 +385,6 @@ func (s *script) changeFolder(name string, args []word) {
 			targets[0].text = unknown
 		}
 	}
-	safe := true
 	var to []folder
 	for _, t := range targets {
 		text := t.text

@@ -2,6 +2,7 @@ package rule_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -88,6 +89,13 @@ func TestLargestCommands(t *testing.T) {
 		"filters of find":  "find " + fill("-name a -delete "),
 		"commands of find": "find " + strings.Repeat("-name a ", 30) + fill("-exec rm {} ; "),
 		"options":          "curl " + fill("-aaaaaaaaa "),
+		"long words":       longWords,
+		"braces of values": "a=" + strings.Repeat("x", 4000) + "; cat " + fill(`"$a$a$a$a$a$a"{b,c}{b,c}{b,c}{b,c}{b,c} `),
+		"appended values":  "b=" + strings.Repeat("x", 4000) + "; b=" + strings.Repeat("y", 4000) + ";" + fill(`a+="$b$b$b$b$b";`),
+		"nested pipes":     strings.Repeat("a|{ ", 1500) + "a" + strings.Repeat(";}", 1500),
+		"nested find":      "find . " + strings.Repeat("-name a ", 30) + "-exec sh -c 'find . " + strings.Repeat("-name b ", 30) + "-exec sh -c \": " + strings.Repeat("x ", 14_000) + "\" \\;' \\;",
+		"both readings":    nested(7, strings.Repeat("a=b ", 7000)),
+		"tests":            fill("[[ a ]];"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -99,6 +107,15 @@ func TestLargestCommands(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nested returns a script in n shells within each other, each with a command that has two
+// readings.
+func nested(n int, script string) string {
+	for i := range n {
+		script = fmt.Sprintf("[[ a ]]\nsh <<'E%d'\n%s\nE%d\n", i, script, i)
+	}
+	return script
 }
 
 func chain(n int) string {

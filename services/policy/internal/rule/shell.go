@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"maps"
 	"path"
 	"strings"
 	"sync"
@@ -9,9 +10,14 @@ import (
 )
 
 const (
-	maxNesting  = 8    // levels of programs within programs: sh -c "sh -c …"
-	maxCommands = 2000 // simple commands in one call, including nested ones
+	maxNesting  = 8         // levels of programs within programs: sh -c "sh -c …"
+	maxCommands = 2000      // simple commands in one call, including nested ones
+	maxBrackets = 4096      // opening brackets in one program, which may all be nested
+	maxWork     = 512 << 10 // bytes of source that are parsed and of words that are expanded and compared, in one call
 )
+
+// carriageReturn stands for a carriage return in source.
+const carriageReturn = "\u240d"
 
 // command judges exec (docs/reference/policy.md, Command rules). It parses the command as a
 // shell would, because patterns over its text miss too much (docs/reference/policy.md,
@@ -36,9 +42,13 @@ func command(sh *shell) Rule {
 			s := &script{
 				shell: sh, workspace: ws, network: c.Network, authority: c.Authority,
 				scope:     scope{home: ws, dirs: []folder{{path: ws}}, vars: variables{}},
-				functions: map[string]bool{}, aliases: map[string]bool{}, piped: map[*syntax.Stmt]*syntax.Stmt{},
+				functions: map[string]bool{}, aliases: map[string]bool{},
 			}
-			return s.program(c.Values.String("command")), nil
+			f := s.program(c.Values.String("command"))
+			if f == nil && s.spent() {
+				f = tooLong() // some of its words count as unknown
+			}
+			return f, nil
 		},
 	}
 }
@@ -46,6 +56,8 @@ func command(sh *shell) Rule {
 func forbid(format string, a ...any) *Finding { return deny(ForbiddenCommand, format, a...) }
 
 func unjudgeable(format string, a ...any) *Finding { return deny(ShellUnjudgeable, format, a...) }
+
+func tooLong() *Finding { return unjudgeable("the script is too long to judge; split it") }
 
 // shell is the state that all calls share. It is safe for concurrent use.
 type shell struct {
@@ -75,9 +87,11 @@ type script struct {
 	authority int // of the turn
 	nesting   int
 	commands  int
-	functions map[string]bool               // functions declared anywhere in the script
-	aliases   map[string]bool               // names that alias has replaced
-	piped     map[*syntax.Stmt]*syntax.Stmt // statement → statement that is piped into its standard input
+	functions map[string]bool // functions declared anywhere in the script
+	aliases   map[string]bool // names that alias has replaced
+	feed      *syntax.Stmt    // statement that is piped into the standard input of the current one, or nil
+	bash      bool            // the shell is bash, whatever /bin/sh is
+	again     bool            // the source is judged as a shell other than bash reads it
 	flow
 }
 
@@ -86,44 +100,40 @@ func (s *script) program(src string) *Finding {
 	if s.nesting == maxNesting {
 		return unjudgeable("programs are nested more than %d deep; run the inner command directly", maxNesting)
 	}
+	if s.spend(len(src)); s.spent() || strings.Count(src, "(")+strings.Count(src, "{") > maxBrackets {
+		return tooLong()
+	}
+	// For a shell a carriage return is a character of a word, for the parser it is a blank.
+	src = strings.ReplaceAll(src, "\r", carriageReturn)
 	f, err := s.parse(src)
-	if err != nil {
+	switch {
+	case err != nil && strings.Contains(src, carriageReturn):
+		return deny(ShellParse, "the command is not valid shell (%v); it has carriage returns, end its lines with newlines alone", err)
+	case err != nil:
 		return deny(ShellParse, "the command is not valid shell (%v); correct the quoting and try again", err)
 	}
 	s.nesting++
-	dirs, loops, bodies := s.dirs, s.loops, s.bodies
+	dirs, before, aliases, commands := s.dirs, s.flow, maps.Clone(s.aliases), s.commands
 	s.loops, s.bodies = 0, 0 // another shell has none
-	defer func() { s.nesting, s.dirs, s.loops, s.bodies = s.nesting-1, dirs, loops, bodies }()
+	defer func() { s.nesting, s.dirs, s.loops, s.bodies = s.nesting-1, dirs, before.loops, before.bodies }()
 	end, finding := s.file(f)
 	s.after = end
-	if finding != nil || !nestedParens(f) {
+	if finding != nil || !ambiguous(f, s.bash) {
 		return finding
 	}
-	// bash evaluates ((…)) as arithmetic, a POSIX sh runs it as two nested subshells;
-	// both readings are judged.
-	posix, err := syntax.NewParser(syntax.Variant(syntax.LangPOSIX)).Parse(strings.NewReader(src), "")
-	if err != nil {
-		return nil
-	}
-	s.dirs = dirs
-	again, finding := s.file(posix)
+	first, defined, judged := s.flow, s.aliases, s.commands
+	s.dirs, s.flow, s.aliases, s.commands = dirs, before, aliases, commands
+	s.loops, s.bodies = 0, 0
+	again, finding := s.posix(src, f)
 	s.after = outcome{union(end.ok, again.ok), union(end.fail, again.fail)}
+	s.lenient, s.visited = s.lenient || first.lenient, union(s.visited, first.visited)
+	s.checks, s.commands = max(s.checks, first.checks), max(s.commands, judged)
+	maps.Copy(s.aliases, defined)
 	return finding
-}
-
-func nestedParens(f *syntax.File) bool {
-	for n := range syntax.Preorder(f) {
-		if _, ok := n.(*syntax.ArithmCmd); ok {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *script) node(n syntax.Node) *Finding {
 	switch n := n.(type) {
-	case *syntax.BinaryCmd:
-		return s.pipe(n)
 	case *syntax.FuncDecl:
 		return s.function(n)
 	case *syntax.DeclClause:
@@ -132,7 +142,14 @@ func (s *script) node(n syntax.Node) *Finding {
 		if n.Name != nil && s.tables.preload[n.Name.Value] {
 			return forbid("%s loads code into every program; run the command without it", n.Name.Value)
 		}
+	case *syntax.ExtGlob:
+		if strings.ContainsAny(n.Pattern.Value, "\"'`$\\;&<>#\n") { // the parser does not read it as a shell does
+			return unjudgeable("the pattern %s…) has quotes or expansions and is hard to read; write it without", n.Op)
+		}
 	case *syntax.ParamExp:
+		if n.Exp != nil && n.Exp.Op == syntax.OtherParamOps && n.Exp.Word.Lit() == "P" {
+			return unjudgeable("@P runs the commands in the value of a variable; write the commands out")
+		}
 		if n.Param == nil {
 			return nil
 		}
@@ -165,9 +182,14 @@ func (s *script) statement(stmt *syntax.Stmt) *Finding {
 	for _, a := range call.Args {
 		argv = append(argv, s.fields(a)...)
 	}
+	dirs := s.dirs
 	f := s.run(argv, stmt)
-	if len(stmt.Redirs) > 0 && len(s.after.ok) == 0 {
-		s.after = s.stay() // the shell does not run exit if it cannot open the file
+	switch { // the shell does not run a command if it cannot open the files
+	case len(stmt.Redirs) == 0:
+	case len(s.after.ok) == 0:
+		s.after = s.stay()
+	case len(s.after.fail) == 0:
+		s.after.fail = doubtful(dirs)
 	}
 	return f
 }
@@ -184,8 +206,13 @@ func toWord(pattern string) word {
 // redirect judges the target or source of a redirection.
 func (s *script) redirect(r *syntax.Redirect) *Finding {
 	switch r.Op {
-	case syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc, syntax.DplIn:
-		return nil // text, which is judged where a command reads it as a program; or a descriptor
+	case syntax.Hdoc, syntax.DashHdoc:
+		if len(r.Word.Parts) > 1 { // the parser takes the text for unquoted, a shell for quoted
+			return unjudgeable("the end of the here-document is hard to read; quote its delimiter as a whole or not at all")
+		}
+		return nil // text, which is judged where a command reads it as a program
+	case syntax.WordHdoc, syntax.DplIn:
+		return nil // text, as above; or a descriptor
 	default:
 	}
 	for _, v := range s.patterns(r.Word, false) {
@@ -222,19 +249,10 @@ func (s *script) function(d *syntax.FuncDecl) *Finding {
 	return nil
 }
 
-// pipe records the source of each statement's standard input, and refuses the fork bomb:
-// a function of the script that is piped into itself.
-func (s *script) pipe(b *syntax.BinaryCmd) *Finding {
-	if b.Op != syntax.Pipe && b.Op != syntax.PipeAll {
-		return nil
-	}
+// forks refuses the fork bomb: a function of the script that is piped into itself.
+func (s *script) forks(b *syntax.BinaryCmd) *Finding {
 	if name := called(b.X); s.functions[name] && name == called(b.Y) {
 		return forbid("the function %s is piped into itself and would multiply; use a loop", name)
-	}
-	for n := range syntax.Preorder(b.Y) {
-		if stmt, ok := n.(*syntax.Stmt); ok {
-			s.piped[stmt] = b.X
-		}
 	}
 	return nil
 }

@@ -23,6 +23,9 @@ func (s *script) joined(name string, args []word) *Finding {
 // shellProgram judges a shell: its -c argument, its here-document, or the name of its
 // script.
 func (s *script) shellProgram(name string, args []word, stmt *syntax.Stmt) *Finding {
+	outer := s.bash
+	s.bash = name == "bash" || name == "rbash"
+	defer func() { s.bash = outer }()
 	code, input := false, false
 	i := 0
 options:
@@ -162,6 +165,9 @@ func (s *script) wrapped(name string, w wrapper, args []word, stmt *syntax.Stmt)
 	if name == "setarch" && len(args) > 0 && strings.HasPrefix(args[0].text, "-") {
 		w.Skip = 0 // the architecture may be missing
 	}
+	outer := s.bash
+	s.bash = false // wrappers start /bin/sh
+	defer func() { s.bash = outer }()
 	inner, written := w.inner(args)
 	for _, file := range written {
 		if rest := strings.TrimLeft(file.text, "|!"); rest != file.text { // strace -o '|command'
@@ -332,7 +338,7 @@ func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
 func (s *script) stdinOperands(command []word, stmt *syntax.Stmt) *Finding {
 	reads := s.readsOnly(fold(path.Base(command[0].text)), command[1:])
 	var literals []word
-	if left := s.piped[stmt]; left != nil {
+	if left := s.feed; left != nil {
 		var f *Finding
 		if literals, f = s.literals(left); f != nil {
 			return f

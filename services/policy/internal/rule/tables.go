@@ -65,7 +65,7 @@ func newTables() *tables {
 			jq readlink realpath basename dirname test [ base64 base32 expand unexpand rev cd pushd which type npm npx yarn pnpm tsc jest`),
 		Writers:  words(`tee touch mkdir truncate chmod chown chgrp shred mkfifo mknod setfacl chattr split csplit patch`),
 		LastOnly: words(`cp rsync install ln link`),
-		Texts:    words(`echo printf : true false return exit break continue shift sleep`),
+		Texts:    words(`echo printf : true false return exit break continue shift sleep [[`), // [[ as a POSIX shell reads it
 		Patterns: map[string]map[string]bool{
 			"rg": words("-A -B -C -E -M -T -d -e -f -g -j -m -r -t --after-context --before-context --context --encoding --file --glob --iglob --ignore-file --max-columns " +
 				"--max-count --max-depth --max-filesize --regexp --replace --sort --sortr --threads --type --type-not"),

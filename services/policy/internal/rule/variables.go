@@ -26,7 +26,9 @@ func (v variables) add(name string, values ...string) {
 		if len(v[name]) == maxValues || len(s) > maxValue {
 			s = unknown
 		}
-		v[name] = append(v[name], s)
+		if !slices.Contains(v[name], s) {
+			v[name] = append(v[name], s)
+		}
 	}
 }
 
@@ -103,6 +105,9 @@ func (s *script) assign(a *syntax.Assign) {
 		s.vars.add(name, unknown)
 		for _, o := range old {
 			for _, v := range values {
+				if s.spend(len(o) + len(v)); s.spent() {
+					return
+				}
 				s.vars.add(name, o+v)
 			}
 		}
