@@ -87,12 +87,14 @@ func standardInput(file string) bool {
 // shellInput judges a shell that reads its program from standard input.
 func (s *script) shellInput(name string, stmt *syntax.Stmt) *Finding {
 	text, from := s.input(stmt)
-	switch from {
-	case literal:
+	named := !slices.ContainsFunc(stmt.Redirs, func(r *syntax.Redirect) bool {
+		return r.Op == syntax.RdrIn && strings.Contains(strings.Join(s.text(r.Word, false), ""), unknown)
+	})
+	switch {
+	case from == literal:
 		return s.program(text)
-	case file:
+	case from == file && named:
 		return nil
-	case stream:
 	}
 	return unjudgeable("%s would run whatever it reads; put the command in place of %s", name, name)
 }
