@@ -12,7 +12,7 @@ import (
 const (
 	maxNesting  = 8         // levels of programs within programs: sh -c "sh -c …"
 	maxCommands = 2000      // simple commands in one call, including nested ones
-	maxBrackets = 4096      // opening brackets in one program, which may all be nested
+	maxBrackets = 4096      // opening brackets of one kind in one program, which may all be nested
 	maxWork     = 512 << 10 // bytes of source that are parsed and of words that are expanded and compared, in one call
 )
 
@@ -100,7 +100,7 @@ func (s *script) program(src string) *Finding {
 	if s.nesting == maxNesting {
 		return unjudgeable("programs are nested more than %d deep; run the inner command directly", maxNesting)
 	}
-	if s.spend(len(src)); s.spent() || strings.Count(src, "(")+strings.Count(src, "{") > maxBrackets {
+	if s.spend(len(src)); s.spent() || max(strings.Count(src, "("), strings.Count(src, "{"), strings.Count(src, "[")) > maxBrackets {
 		return tooLong()
 	}
 	// For a shell a carriage return is a character of a word, for the parser it is a blank.
