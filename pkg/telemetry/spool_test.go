@@ -157,16 +157,74 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 func TestSpoolWaitsForTheCollector(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	away := open(t, telemetry.Options{Spool: dir, Lookup: env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")})
-	end(t.Context(), start(t, away, "loop").TracerProvider().Tracer("x"))
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_ = away.Shutdown(ctx) // the context has ended, so no span is sent
+	leave(t, dir, 1)
 	c := oteltest.Receiver(t)
 	open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
-	ctx, cancel = context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	c.Wait(ctx, func(all []oteltest.Span) bool { return len(all) == 1 && all[0].Name == "one" })
+}
+
+// away is an environment whose collector cannot be reached.
+var away = env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+
+// leave leaves a file with n spans of 1 KB in a spool, as a process that ends without a
+// collector does.
+func leave(t *testing.T, dir string, n int) {
+	t.Helper()
+	own := t.TempDir()
+	e := open(t, telemetry.Options{Spool: own, Lookup: away})
+	tracer := start(t, e, "loop").TracerProvider().Tracer("x")
+	for range n {
+		_, span := tracer.Start(t.Context(), "one", trace.WithAttributes(attribute.String("long", strings.Repeat("x", 1000))))
+		span.End()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = e.Shutdown(ctx) // the context has ended, so no span is sent
+	files, err := filepath.Glob(filepath.Join(own, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("the process has left %v (%v), want one file", files, err)
+	}
+	if err := os.Rename(files[0], filepath.Join(dir, filepath.Base(files[0]))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFullSpoolIsSent checks that the spans of a file are sent that are too large for one
+// request: collectors accept 4 MiB.
+func TestFullSpoolIsSent(t *testing.T) {
+	t.Parallel()
+	dir, n := t.TempDir(), 5000
+	leave(t, dir, n)
+	c := oteltest.Receiver(t)
+	e := open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	c.Wait(deadline(t), func(all []oteltest.Span) bool { return len(all) == n })
+	if err := e.Shutdown(deadline(t)); err != nil {
+		t.Error(err)
+	}
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
+		t.Errorf("files remain: %v", files)
+	}
+}
+
+// TestSpoolIsReadFileByFile checks that a process that cannot send has one file in memory,
+// and leaves the others to other processes.
+func TestSpoolIsReadFileByFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	leave(t, dir, 1)
+	leave(t, dir, 1)
+	stuck, err := telemetry.Open(t.Context(), telemetry.Options{Spool: dir, Lookup: away})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	t.Cleanup(func() { _ = stuck.Shutdown(ended) }) // it never sends
+	c := oteltest.Receiver(t)
+	open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
+	c.Wait(deadline(t), func(all []oteltest.Span) bool { return len(all) > 0 })
 }
 
 func TestSpoolInUnusableFolder(t *testing.T) {

@@ -90,54 +90,74 @@ func NewExporter(ctx context.Context, opts Options) *Exporter {
 	m.capacity.Set(float64(opts.Queue))
 	restored := m.outcome.WithLabelValues("restored")
 	e.restored = func(spans int) { restored.Add(float64(spans)) }
-	orphaned := e.openSpool(ctx)
-	for _, o := range orphaned {
-		e.addPending(o.pending...)
-	}
-	e.work.Go(func() { e.sendOrphans(run, orphaned) })
+	others := e.openSpool(ctx)
+	e.work.Go(func() { e.sendOrphans(run, others) })
 	e.work.Go(func() { e.run(run) })
 	return e
 }
 
-// openSpool opens the spool, if one is configured, and returns the spans of crashed
-// processes.
-func (e *Exporter) openSpool(ctx context.Context) []orphans {
+// openSpool opens the spool, if one is configured, and returns the names of the files of
+// other processes.
+func (e *Exporter) openSpool(ctx context.Context) []string {
 	if e.opts.Spool == "" || !canSpool {
 		return nil
 	}
-	s, all, damaged, err := openSpool(e.opts.Spool, e.opts.Work)
+	s, others, err := openSpool(e.opts.Spool)
 	if err != nil {
 		e.log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
 	}
-	if damaged > 0 {
-		e.log.WarnContext(ctx, "some spans of an exited process cannot be read", "spans", damaged)
-	}
 	e.spool = s
-	return all
+	return others
 }
 
-// sendOrphans sends the spans of crashed processes until all are sent or ctx ends. Spans
-// that were not sent stay in their files for the next process.
-func (e *Exporter) sendOrphans(ctx context.Context, all []orphans) {
-	for _, o := range all {
-		for logged := false; len(o.spans) > 0; logged = true {
-			err := e.client.UploadTraces(ctx, o.spans)
+// sendOrphans sends the spans of crashed processes until all are sent or ctx ends. It reads
+// one file at a time: decoded, the spans of a full file take more than its 16 MiB, and when
+// the collector was away for long, there are many files. A file that is not read or not
+// sent is left to other processes.
+func (e *Exporter) sendOrphans(ctx context.Context, files []string) {
+	for _, name := range files {
+		o, damaged, err := readOrphans(name, e.opts.Work)
+		if err != nil {
+			e.log.WarnContext(ctx, "spans of an exited process cannot be read", "file", name, "err", err)
+		}
+		if damaged > 0 {
+			e.log.WarnContext(ctx, "some spans of an exited process cannot be read", "spans", damaged)
+		}
+		if o == nil {
+			continue
+		}
+		e.addPending(o.pending...)
+		if !e.sendFile(ctx, o) {
+			return
+		}
+	}
+}
+
+// sendFile sends the spans of one file and then removes it. It returns false if ctx has
+// ended before.
+func (e *Exporter) sendFile(ctx context.Context, o *orphans) bool {
+	logged := false
+	for _, request := range o.requests(e.opts.Batch) {
+		for {
+			err := e.client.UploadTraces(ctx, request)
 			if err == nil {
 				break
 			}
 			if !logged {
 				e.log.WarnContext(ctx, "spans of an exited process not sent, retrying", "spans", o.count, "err", err)
+				logged = true
 			}
 			if wait.For(ctx, retryInterval) != nil {
-				return
+				return false
 			}
 		}
-		e.restored(o.count)
-		if o.count > 0 {
-			e.log.InfoContext(ctx, "spans of a killed process sent", "spans", o.count)
-		}
-		o.remove()
 	}
+	e.restored(o.count)
+	if o.count > 0 {
+		e.log.InfoContext(ctx, "spans of a killed process sent", "spans", o.count)
+	}
+	o.remove()
+	return true
 }
 
 // put queues a span that has ended. It never blocks.

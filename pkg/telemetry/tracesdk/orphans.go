@@ -1,6 +1,7 @@
 package tracesdk
 
 import (
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -33,6 +34,21 @@ type orphans struct {
 	count   int
 	pending []pendingRoot
 	remove  func() // removes them from the spool; called once for spans and once for each pending root
+}
+
+// requests returns the spans in requests of at most limit spans, as those of a running
+// process are: a collector refuses a message of more than 4 MiB, whenever it is sent.
+func (o *orphans) requests(limit int) (all [][]*tracepb.ResourceSpans) {
+	for _, rs := range o.spans {
+		scope := rs.GetScopeSpans()[0]
+		for part := range slices.Chunk(scope.GetSpans(), limit) {
+			all = append(all, []*tracepb.ResourceSpans{{
+				Resource: rs.GetResource(), SchemaUrl: rs.GetSchemaUrl(),
+				ScopeSpans: []*tracepb.ScopeSpans{{Scope: scope.GetScope(), SchemaUrl: scope.GetSchemaUrl(), Spans: part}},
+			}})
+		}
+	}
+	return all
 }
 
 // storedSpan is a span in a slot of the file.

@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unsafe"
-
-	"go.opentelemetry.io/otel/attribute"
 )
 
 // The file is mapped into memory: a write is a copy to memory, and the kernel keeps the
@@ -50,37 +48,29 @@ type spool struct {
 	used    int // bytes of sources
 }
 
-// openSpool creates a file in dir and reads the files of crashed processes.
-func openSpool(dir string, work attribute.Key) (s *spool, all []orphans, damaged int, err error) {
+// openSpool creates a file in dir. It returns the names of the other files, which belong to
+// running and to crashed processes.
+func openSpool(dir string) (s *spool, others []string, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, nil, 0, err
+		return nil, nil, err
 	}
-	for _, name := range spoolFiles(dir) {
-		o, bad, err := readOrphans(name, work)
-		if err != nil {
-			return nil, nil, 0, err
-		}
-		damaged += bad
-		if o != nil {
-			all = append(all, *o)
-		}
-	}
+	others = spoolFiles(dir)
 	f, err := os.CreateTemp(dir, "*"+spoolSuffix)
 	if err != nil {
-		return nil, all, damaged, err
+		return nil, others, err
 	}
 	s = &spool{file: f}
 	if err = lockFile(f); err == nil {
 		s.mem, err = mapFile(f, spoolSize)
 	}
 	if err != nil {
-		return nil, all, damaged, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
+		return nil, others, errors.Join(fmt.Errorf("%s: %w", f.Name(), err), f.Close(), os.Remove(f.Name()))
 	}
 	copy(s.mem, spoolMagic)
 	for i := range uint32(slots) {
 		s.free = append(s.free, slots-1-i)
 	}
-	return s, all, damaged, nil
+	return s, others, nil
 }
 
 func uint32At(mem []byte, at int) *uint32 { return (*uint32)(unsafe.Pointer(&mem[at])) }
