@@ -105,6 +105,9 @@ func newInstruments(p metric.MeterProvider) (instruments, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return t, fmt.Errorf("instrument: %w", err)
 	}
+	// The counters begin at 0, so that the first message is an increase: alerts ask for one.
+	t.redeliver.Add(context.Background(), 0)
+	t.givenUp.Add(context.Background(), 0)
 	return t, nil
 }
 

@@ -2,10 +2,13 @@ package bus_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
@@ -132,6 +135,29 @@ func TestTraceHeaderIsTheStandards(t *testing.T) {
 	last, err := b.Last(ctx, changed("lucky", 2).Subject())
 	if err != nil || last.Sender.TraceID().String() != "0af7651916cd43dd8448eb211c80319c" {
 		t.Errorf("sender %v, %v", last.Sender, err)
+	}
+}
+
+// TestCountersBeginAtZero checks that the counters exist before the first message that they
+// count. Alerts ask whether a counter has increased, and a series that begins with 1 has not.
+func TestCountersBeginAtZero(t *testing.T) {
+	t.Parallel()
+	reader := sdkmetric.NewManualReader()
+	newBus(t, connect(t, startServer(t)), bus.Options{Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
+	var all metricdata.ResourceMetrics
+	if err := reader.Collect(t.Context(), &all); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int64{}
+	for _, scope := range all.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			if sum, ok := m.Data.(metricdata.Sum[int64]); ok && len(sum.DataPoints) == 1 {
+				got[m.Name] = sum.DataPoints[0].Value
+			}
+		}
+	}
+	if want := map[string]int64{"anima.bus.redeliveries": 0, "anima.bus.given_up": 0}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
