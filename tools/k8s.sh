@@ -3,7 +3,7 @@
 #   tools/k8s.sh                     render and check all overlays: rules of this repository, schemas, kube-score
 #   tools/k8s.sh dryrun [-changed]   apply to a real API server (needs root); -changed: only if a file has changed since the last success
 #   tools/k8s.sh secrets [-o DIR]    create the missing secrets of overlays/dev, or a set of secrets in DIR
-#   tools/k8s.sh pin OVERLAY         write its digests; reads lines of NAME REGISTRY/REPOSITORY@sha256:… from standard input
+#   tools/k8s.sh pin OVERLAY         write its digests; reads lines of NAME REGISTRY/REPOSITORY[:TAG]@sha256:… from standard input
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 here=$root/tools/k8s

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
@@ -85,6 +86,9 @@ func check(docs [][]byte, words vocabulary, s scope) []string {
 		m.checkRestricted(w)
 		m.checkPod(w)
 		m.checkWorkload(w)
+		if strings.HasPrefix(w.id, "StatefulSet/") {
+			m.checkStore(w.id, w.pod.Spec.PriorityClassName)
+		}
 	}
 	for _, b := range m.budgets {
 		m.checkBudget(b)

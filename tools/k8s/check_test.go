@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -298,6 +299,8 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "kind: ResourceQuota", "kind: CronJob", "for which there is no check"},
 		{"prod", "anima.run/ignored-because", "anima.run/because", "without the other"},
 		{"prod", "lame_duck_duration: ", "lame_duck_duration: 9", "may need"},
+		{"prod", "cloudnative-pg/postgresql:1.0@", "cloudnative-pg/postgresql@", "Cluster/postgres: the image ghcr.io/cloudnative-pg/postgresql@"},
+		{"prod", "priorityClassName: anima-state", "priorityClassName: anima-service", "they would evict it"},
 	} {
 		old := rendered[tt.overlay]
 		text := strings.ReplaceAll(old, tt.old, tt.broken)
@@ -321,7 +324,7 @@ func TestPins(t *testing.T) {
 	t.Parallel()
 	digest := "sha256:" + strings.Repeat("a", 64)
 	pins, err := parsePins("# images\nanima/loop r.example.com:5000/anima/loop:1.2@" + digest + "\n")
-	if want := []pin{{"anima/loop", "r.example.com:5000/anima/loop", digest}}; err != nil || !slices.Equal(pins, want) {
+	if want := []pin{{"anima/loop", "r.example.com:5000/anima/loop", "1.2", digest}}; err != nil || !slices.Equal(pins, want) {
 		t.Errorf("got %v, %v, want %v", pins, err, want)
 	}
 	for _, bad := range []string{"", "anima/loop", "anima/loop r.example.com/loop:1.2", "anima/loop r.example.com/loop@sha256:12"} {
@@ -344,11 +347,96 @@ func TestPins(t *testing.T) {
 		t.Errorf("got %v, want it to name nats and postgresql", err)
 	}
 	lines += "nats r.example.com/nats@" + digest + "\nx.example.com/postgresql r.example.com/postgresql@" + digest + "\n"
+	if err := pinImages(dir, strings.NewReader(lines)); err == nil || !strings.Contains(err.Error(), "r.example.com/postgresql has no tag") {
+		t.Errorf("got %v, want it to say that the image of the database has no tag", err)
+	}
+	lines = strings.Replace(lines, "r.example.com/postgresql@", "r.example.com/postgresql:17.6@", 1)
 	if err := pinImages(dir, strings.NewReader(lines)); err != nil {
 		t.Fatal(err)
 	}
 	text := string(bytes.Join(mustRender(t, filesys.MakeFsOnDisk(), dir), nil))
 	if n := strings.Count(text, "r.example.com/") - strings.Count(text, "x.example.com/"); n != 3 || strings.Count(text, "@"+digest) != 3 {
 		t.Errorf("want three images of the registry by digest, got\n%s", text)
+	}
+	if want := "imageName: r.example.com/postgresql:17.6@" + digest; !strings.Contains(text, want) {
+		t.Errorf("want %s, got\n%s", want, text)
+	}
+}
+
+// TestConnectionsToPostgres checks that the pooler of prod accepts sessions of pkg/sqldb,
+// and that it and the database have a connection for each that the replicas may open.
+func TestConnectionsToPostgres(t *testing.T) {
+	t.Parallel()
+	source := func(file, pattern string) (found []string) {
+		text, err := os.ReadFile("../../pkg/sqldb/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			found = append(found, m[1])
+		}
+		if len(found) == 0 {
+			t.Fatalf("pkg/sqldb/%s has nothing like %s", file, pattern)
+		}
+		return found
+	}
+	number := func(text string) int {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	each := number(source("sqldb.go", `opts\.MaxConns = (\d+)`)[0])
+	replicas, poolers := map[string]int{}, 0
+	database, pooler := map[string]string{}, map[string]string{}
+	for _, doc := range mustRender(t, tree(t), "/overlays/prod") {
+		var v struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Spec     struct {
+				Replicas, MaxReplicaCount int
+				Postgresql, PGBouncer     struct{ Parameters map[string]string }
+				Template                  struct {
+					Metadata struct{ Labels map[string]string }
+				}
+			}
+		}
+		if err := yaml.Unmarshal(doc, &v); err != nil {
+			t.Fatal(err)
+		}
+		switch name := v.Metadata.Name; v.Kind {
+		case "Cluster":
+			database = v.Spec.Postgresql.Parameters
+		case "Pooler":
+			pooler = v.Spec.PGBouncer.Parameters
+			poolers++
+		case "Deployment":
+			if v.Spec.Template.Metadata.Labels["anima.run/postgres"] == "client" {
+				replicas[name] = max(replicas[name], v.Spec.Replicas)
+			}
+		case "ScaledObject":
+			replicas[name] = v.Spec.MaxReplicaCount
+		}
+	}
+	if len(replicas) != 6 || poolers != 1 {
+		t.Fatalf("got %d services %v and %d poolers, want 6 and one", len(replicas), replicas, poolers)
+	}
+	most, all := 0, 0
+	for _, n := range replicas {
+		n = each * (n + 1) // one more in a rolling update
+		most, all = max(most, n), all+n
+	}
+	if got := number(pooler["default_pool_size"]); got < most {
+		t.Errorf("the pooler has %d connections for a role, and a service may open %d", got, most)
+	}
+	if got := number(database["max_connections"]); got < all {
+		t.Errorf("the database has %d connections, and the services may open %d", got, all)
+	}
+	accepted := append(strings.Split(pooler["ignore_startup_parameters"], ","), "application_name")
+	for _, name := range source("postgres.go", `RuntimeParams(?:\[|, )"(\w+)"`) {
+		if !slices.Contains(accepted, name) {
+			t.Errorf("the pooler refuses the parameter %s, which pkg/sqldb sets", name)
+		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 const usage = `usage:
   k8s check DOCS OVERLAY...      check overlays as they are; DOCS holds config.md and metrics.md
   k8s render K8S OUT             render every overlay of deploy/k8s to OUT/<overlay>.yaml, with made-up secrets and digests
-  k8s pin OVERLAY <LINES         write the overlay's digests; lines of NAME REGISTRY/REPOSITORY@sha256:…
+  k8s pin OVERLAY <LINES         write the overlay's digests; lines of NAME REGISTRY/REPOSITORY[:TAG]@sha256:…
   k8s schemas SWAGGER OUT CRD... write JSON schemas of Kubernetes' kinds and of custom ones`
 
 func main() {
@@ -123,6 +123,11 @@ func pinImages(dir string, in io.Reader) error {
 	for _, name := range imageNames(docs) {
 		if !slices.ContainsFunc(pins, func(p pin) bool { return p.to == name }) {
 			errs = append(errs, fmt.Errorf("%s has no digest: add a line for it", name))
+		}
+	}
+	for _, image := range databaseImages(docs) {
+		if tagOf(image) == "" {
+			errs = append(errs, fmt.Errorf("%s has no tag, from which CloudNativePG reads the version of Postgres: add it to its line, before the digest", nameOf(image)))
 		}
 	}
 	return errors.Join(errs...)

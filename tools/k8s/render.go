@@ -139,7 +139,7 @@ func pinAnything(files filesys.FileSystem, dir string) error {
 		} else if strings.Contains(strings.Split(name, "/")[0], ".") {
 			to = name
 		}
-		pins = append(pins, pin{name, to, digest})
+		pins = append(pins, pin{name, to, "1.0", digest})
 	}
 	return files.WriteFile(filepath.Join(dir, pinFile), writePins(pins))
 }
@@ -147,10 +147,12 @@ func pinAnything(files filesys.FileSystem, dir string) error {
 // pinFile is the name of the file with an overlay's digests.
 const pinFile = "images.yaml"
 
-// pin holds the repository and the digest of an image.
-type pin struct{ name, to, digest string }
+// pin holds the repository, the tag, which may be empty, and the digest of an image.
+type pin struct{ name, to, tag, digest string }
 
-// parsePins parses lines with a name in the manifests and a reference with a digest.
+// parsePins parses lines with a name in the manifests and a reference with a digest. The
+// tag of a reference has no effect beside the digest, but CloudNativePG reads the version of
+// Postgres from it.
 func parsePins(text string) ([]pin, error) {
 	var pins []pin
 	for i, line := range strings.Split(text, "\n") {
@@ -163,10 +165,7 @@ func parsePins(text string) ([]pin, error) {
 		if !ok || !digestForm.MatchString(digest) || name == "" || to == "" {
 			return nil, fmt.Errorf("line %d is %q: want NAME REGISTRY/REPOSITORY@sha256:<64 hex digits>", i+1, line)
 		}
-		if base, _, ok := strings.Cut(filepath.Base(to), ":"); ok { // a tag beside a digest has no effect
-			to = filepath.Join(filepath.Dir(to), base)
-		}
-		pins = append(pins, pin{name, to, digest})
+		pins = append(pins, pin{name, nameOf(to), tagOf(to), digest})
 	}
 	if len(pins) == 0 {
 		return nil, errors.New("no image is named: want lines of NAME REGISTRY/REPOSITORY@sha256:<64 hex digits>")
@@ -187,9 +186,9 @@ func writePins(pins []pin) []byte {
 apiVersion: builtin
 kind: ImageTagTransformer
 metadata: {name: %q}
-imageTag: {name: %q, newName: %q, digest: %q}
+imageTag: {name: %q, newName: %q, newTag: %q, digest: %q}
 fieldSpecs: [{path: spec/imageName, kind: Cluster}]
-`, strings.ReplaceAll(p.name, "/", "-"), p.name, p.to, p.digest)
+`, strings.ReplaceAll(p.name, "/", "-"), p.name, p.to, p.tag, p.digest)
 		if strings.HasPrefix(p.name, "anima/") {
 			fmt.Fprintln(release, p.digest)
 		}
@@ -233,6 +232,26 @@ func eachImage(v any, f func(string)) {
 			eachImage(value, f)
 		}
 	}
+}
+
+// databaseImages returns the images of the Clusters of CloudNativePG in the objects.
+func databaseImages(docs [][]byte) (images []string) {
+	for _, doc := range docs {
+		var v struct {
+			Kind string
+			Spec struct{ ImageName string }
+		}
+		if yaml.Unmarshal(doc, &v) == nil && v.Kind == "Cluster" {
+			images = append(images, v.Spec.ImageName)
+		}
+	}
+	return images
+}
+
+// tagOf returns an image's tag, "" if it has none.
+func tagOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	return strings.TrimPrefix(strings.TrimPrefix(image, nameOf(image)), ":")
 }
 
 // nameOf returns an image's name without tag and digest.

@@ -48,6 +48,13 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 		})
 	}
 	switch c.GetKind() {
+	case "Cluster":
+		if image := text(c.Object, "spec", "imageName"); tagOf(image) == "" {
+			m.fault("%s: the image %s has no tag, from which the operator reads the version of Postgres: it would refuse the object", id, image)
+		}
+		m.checkStore(id, text(c.Object, "spec", "priorityClassName"))
+	case "Pooler":
+		m.checkStore(id, text(c.Object, "spec", "template", "spec", "priorityClassName"))
 	case "ExternalSecret":
 		m.checkUsed(id, c)
 	case "ScaledObject":
@@ -66,6 +73,14 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 				m.needServicePort(id, text(b, "name"), b["port"])
 			}
 		}
+	}
+}
+
+// checkStore checks that the pods of a store are evicted after those of the services, if
+// these have a priority.
+func (m *manifests) checkStore(id, priority string) {
+	if m.ids["PriorityClass/anima-service"] && priority != "anima-state" {
+		m.fault("%s has the priority %q, below that of the services: they would evict it", id, priority)
 	}
 }
 
