@@ -55,6 +55,11 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 		m.checkStore(id, text(c.Object, "spec", "priorityClassName"))
 	case "Pooler":
 		m.checkStore(id, text(c.Object, "spec", "template", "spec", "priorityClassName"))
+	case "Certificate":
+		addresses, _, _ := unstructured.NestedStringSlice(c.Object, "spec", "ipAddresses")
+		if text(c.Object, "spec", "secretName") == "nats-tls" && !slices.Contains(addresses, "127.0.0.1") {
+			m.fault("%s is not for 127.0.0.1, to which the command line connects through a forwarded port", id)
+		}
 	case "ExternalSecret":
 		m.checkUsed(id, c)
 	case "ScaledObject":
