@@ -364,6 +364,51 @@ func TestPins(t *testing.T) {
 	}
 }
 
+// TestGatewayRoutes checks that the gateway routes every path of loop.
+func TestGatewayRoutes(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var route struct {
+		Spec struct {
+			Rules []struct {
+				Matches []struct{ Path struct{ Value string } }
+			}
+		}
+	}
+	if data, err := os.ReadFile(root + "/components/ingress-gateway-api/httproute.yaml"); err != nil {
+		t.Fatal(err)
+	} else if err := yaml.Unmarshal(data, &route); err != nil {
+		t.Fatal(err)
+	}
+	routed := func(path string) bool {
+		for _, rule := range route.Spec.Rules {
+			for _, m := range rule.Matches {
+				if path == m.Path.Value || strings.HasPrefix(path, m.Path.Value+"/") {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	paths := 0
+	for line := range strings.Lines(string(doc)) {
+		if !strings.Contains(line, "| loop, token |") {
+			continue
+		}
+		for _, m := range regexp.MustCompile("(?:GET|PUT|POST|DELETE) (/[^ `?[]*)").FindAllStringSubmatch(line, -1) {
+			if paths++; !routed(m[1]) {
+				t.Errorf("%s is not routed", m[1])
+			}
+		}
+	}
+	if paths == 0 {
+		t.Error("docs/http.md has no route of loop that can be parsed")
+	}
+}
+
 // TestConnectionsToPostgres checks that the pooler of prod accepts sessions of pkg/sqldb,
 // and that it and the database have a connection for each that the replicas may open.
 func TestConnectionsToPostgres(t *testing.T) {
