@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -361,6 +362,23 @@ func TestPins(t *testing.T) {
 	}
 	if want := "imageName: r.example.com/postgresql:17.6@" + digest; !strings.Contains(text, want) {
 		t.Errorf("want %s, got\n%s", want, text)
+	}
+}
+
+// TestMigrationsAreCounted checks that the migration Job gets another name with each
+// migration that is added. A Job that has ended with an older schema would not run again.
+func TestMigrationsAreCounted(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("../../pkg/sqldb/testdata/migrations.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	job, err := os.ReadFile(root + "/base/migrate/job/kustomization.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("nameSuffix: \"-%d\"\n", strings.Count(string(list), " postgres ")); !bytes.Contains(job, []byte(want)) {
+		t.Errorf("base/migrate/job does not have the number of migrations, want %s", want)
 	}
 }
 
