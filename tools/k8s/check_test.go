@@ -365,6 +365,22 @@ func TestPins(t *testing.T) {
 	}
 }
 
+// TestSecretsAreIgnored checks that git ignores the secrets that are created for an overlay.
+func TestSecretsAreIgnored(t *testing.T) {
+	t.Parallel()
+	files := tree(t)
+	overlays, err := folders(files, "/overlays")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range append(overlays, "../components/secrets-sops") {
+		list, err := files.ReadFile(filepath.Join("/overlays", dir, ".gitignore"))
+		if err != nil || !slices.Contains(strings.Fields(string(list)), "/secrets/") {
+			t.Errorf("%s: git does not ignore the folder secrets (%v)", dir, err)
+		}
+	}
+}
+
 // TestMigrationsAreCounted checks that the migration Job gets another name with each
 // migration that is added. A Job that has ended with an older schema would not run again.
 func TestMigrationsAreCounted(t *testing.T) {
