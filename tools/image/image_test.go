@@ -396,7 +396,7 @@ func TestDockerfileHasTheSameApplets(t *testing.T) {
 }
 
 // TestReleaseHasEveryProgram checks that .ko.yaml has every service, because a release
-// has only those.
+// has only those, and builds them as deploy/Dockerfile does.
 func TestReleaseHasEveryProgram(t *testing.T) {
 	t.Parallel()
 	root := repository(t)
@@ -415,6 +415,11 @@ func TestReleaseHasEveryProgram(t *testing.T) {
 		}
 		if !bytes.Contains(data, []byte("dir: "+dir+", main: "+pkg)) && !bytes.Contains(data, []byte("dir: "+dir+"\n    main: "+pkg)) {
 			t.Errorf(".ko.yaml builds no %s of %s", pkg, dir)
+		}
+	}
+	for _, flag := range []string{"-trimpath", "-tags=grpcnotrace", "-pgo=../../deploy/turn.pgo"} {
+		if !bytes.Contains(data, []byte(flag)) {
+			t.Errorf(".ko.yaml builds without %s", flag)
 		}
 	}
 }
