@@ -71,7 +71,7 @@ func newSpendersBank(t *testing.T) *spendersBank {
 	t.Helper()
 	nats := server(t, "127.0.0.1:0")
 	b := &spendersBank{t: t, url: sqldbtest.Postgres(t), nats: nats.ClientURL(), data: t.TempDir(), env: map[string]string{
-		"ANIMA_TREASURY_FAUCET": "true", "ANIMA_TREASURY_SWEEP": "100ms", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2", "ANIMA_LOG_LEVEL": "error",
+		"ANIMA_TREASURY_FAUCET": "true", "ANIMA_TREASURY_SWEEP": "100ms", "ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "2", "ANIMA_LOG": "error",
 	}}
 	b.env["ANIMA_DATABASE_URL"] = b.url
 	for i := range b.twins { // one after the other: the first one creates the tables
