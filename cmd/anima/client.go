@@ -218,3 +218,33 @@ func callFor[Resp any](ctx context.Context, b *bus.Bus, req api.Message) (Resp, 
 	defer cancel()
 	return bus.Call[Resp](ctx, b, req)
 }
+
+// streamed sends a request with a streamed reply and returns its answer. It fails if no
+// server begins within answerTimeout, when the server sends no keep-alives any more, and
+// after limit.
+func streamed[Delta, Resp any](ctx context.Context, b *bus.Bus, req api.Message, limit time.Duration, each func(Delta)) (Resp, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	stream, err := bus.OpenStream[Delta, Resp](ctx, b, req)
+	if err != nil {
+		return *new(Resp), err
+	}
+	defer stream.Close()
+	if err := begin(ctx, stream); err != nil {
+		return *new(Resp), err
+	}
+	for {
+		d, more, err := stream.Next(ctx)
+		if err != nil || !more {
+			return stream.Answer(), err
+		}
+		each(d)
+	}
+}
+
+// begin waits until a server has begun the streamed reply, for at most answerTimeout.
+func begin(ctx context.Context, s interface{ Begin(context.Context) error }) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return s.Begin(ctx)
+}

@@ -229,36 +229,13 @@ const (
 	tellEvery   = time.Second // between two reports of the progress
 )
 
-// verifyLedger verifies the ledger and reports the progress from time to time. It ends if
-// no treasury begins within answerTimeout, when treasury sends no keep-alives any more, or
-// after verifyLimit.
+// verifyLedger verifies the ledger and reports the progress from time to time.
 func verifyLedger(ctx context.Context, b *bus.Bus, tell func(api.VerifyProgress)) (api.LedgerReport, error) {
-	ctx, cancel := context.WithTimeout(ctx, verifyLimit)
-	defer cancel()
-	stream, err := bus.OpenStream[api.VerifyProgress, api.LedgerReport](ctx, b, api.VerifyLedgerV2{})
-	if err != nil {
-		return api.LedgerReport{}, err
-	}
-	defer stream.Close()
-	if err := begin(ctx, stream); err != nil {
-		return api.LedgerReport{}, err
-	}
 	told := time.Now()
-	for {
-		p, more, err := stream.Next(ctx)
-		if err != nil || !more {
-			return stream.Answer(), err
-		}
+	return streamed[api.VerifyProgress, api.LedgerReport](ctx, b, api.VerifyLedgerV2{}, verifyLimit, func(p api.VerifyProgress) {
 		if now := time.Now(); now.Sub(told) >= tellEvery {
 			told = now
 			tell(p)
 		}
-	}
-}
-
-// begin waits until a server has begun the streamed reply, for at most answerTimeout.
-func begin(ctx context.Context, s interface{ Begin(context.Context) error }) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	return s.Begin(ctx)
+	})
 }

@@ -7,9 +7,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 )
 
 type turnCmd struct {
@@ -218,6 +218,10 @@ func (c turnReplayCmd) many(ctx context.Context, a *app) (replays, error) {
 	})
 }
 
+// forkLimit is how long a fork may take: the router's timeout for a model call, 120 s, and
+// time for what is before and after it.
+const forkLimit = 3 * time.Minute
+
 func (c turnReplayCmd) fork(ctx context.Context, a *app) error {
 	req := api.ForkTurn{Turn: c.Turn, Model: c.Model, Policy: c.Policy}
 	if c.Prompt != "" {
@@ -231,7 +235,7 @@ func (c turnReplayCmd) fork(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	v, err := bus.CallStream[api.Delta, api.Forked](ctx, b, req, func(api.Delta) error { return nil })
+	v, err := streamed[api.Delta, api.Forked](ctx, b, req, forkLimit, func(api.Delta) {})
 	if err != nil {
 		return err
 	}
