@@ -224,7 +224,7 @@ func (c agentFundCmd) Run(ctx context.Context, a *app) error {
 	}
 	req := api.Deposit{ID: cmp.Or(c.ID, "fund-"+uuid.NewString()), Agent: agent, Amount: amount, Source: "faucet", Memo: "agent fund"}
 	if v.Deposit, err = ask[api.Posted](ctx, a, req); err != nil {
-		return err
+		return a.repeatable(err, "--id", req.ID, "deposits once")
 	}
 	if v.Balance, err = ask[api.Balance](ctx, a, api.GetBalance{Agent: agent}); err != nil {
 		return fmt.Errorf("the money is deposited, but the balance could not be read: %w", err)

@@ -58,7 +58,7 @@ func (c chatCmd) Run(ctx context.Context, a *app) error {
 
 // lines sends each line of standard input as a message.
 func (c *chat) lines(ctx context.Context) error {
-	in := bufio.NewScanner(c.a.In)
+	in := bufio.NewScanner(c.a.stdin())
 	in.Buffer(nil, 4*api.MaxMessageBytes)
 	for in.Scan() && ctx.Err() == nil {
 		text := strings.TrimSpace(in.Text())
@@ -77,7 +77,7 @@ func (c *chat) lines(ctx context.Context) error {
 			break
 		}
 	}
-	if err := in.Err(); err != nil {
+	if err := in.Err(); err != nil && ctx.Err() == nil {
 		return failure(api.Invalid, "standard input: "+err.Error(), "give one message per line")
 	}
 	if c.failed != nil {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -247,4 +248,36 @@ func begin(ctx context.Context, s interface{ Begin(context.Context) error }) err
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	return s.Begin(ctx)
+}
+
+// repeatable adds to the error of a request that may have been executed the flag with
+// which the command repeats the same request. Without the flag it would make another one,
+// and the money would move twice.
+func (a *app) repeatable(err error, flag, value, does string) error {
+	e, coded := errors.AsType[*api.Error](err)
+	switch {
+	case a.conn == nil: // nothing was sent
+		return err
+	case coded && e.Code == api.Unavailable:
+	case !coded && errors.Is(err, context.Canceled):
+		e = &api.Error{Code: api.Unavailable, Message: interruptedText, Next: "the request may have been executed"}
+	default:
+		return err
+	}
+	again := *e
+	again.Next = fmt.Sprintf("%s; with %s %s the command %s", api.Advice(e), flag, shellQuote(value), does)
+	return &again
+}
+
+// interruptedText is the message for a command that a signal has ended.
+const interruptedText = "interrupted"
+
+// interrupted returns the error of a command that a signal has ended. An error with a code
+// says itself what was interrupted.
+func interrupted(err error) error {
+	if _, coded := errors.AsType[*api.Error](err); coded || !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return failure(api.Unavailable, strings.ReplaceAll(err.Error(), context.Canceled.Error(), interruptedText),
+		"a request that was sent may have been executed: look at its result before you repeat the command")
 }

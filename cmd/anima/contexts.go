@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -172,6 +174,9 @@ func (a *app) secret(file string) (string, error) {
 		return "", nil
 	}
 	data, err := a.read(file, maxSecret)
+	if errors.Is(err, context.Canceled) {
+		return "", err
+	}
 	if err != nil {
 		return "", failure(api.Invalid, err.Error(), "name a file that holds the secret, or - for standard input")
 	}

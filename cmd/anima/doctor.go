@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,10 +59,11 @@ func (d *doctor) add(all ...host.Finding) {
 // Run makes all checks and prints the findings. It fails if one of them is a fault.
 func (c doctorCmd) Run(ctx context.Context, a *app) error {
 	d := &doctor{app: a, show: newProgress(a), findings: []host.Finding{}}
-	if err := c.diagnose(ctx, a, d); err != nil {
+	err := c.diagnose(ctx, a, d)
+	d.show.clear()
+	if err = cmp.Or(err, ctx.Err()); err != nil { // an interrupted check has found no fault
 		return err
 	}
-	d.show.clear()
 	if a.json() {
 		if err := writeJSON(a.Out, d.findings); err != nil {
 			return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,9 +22,38 @@ const maxSource = 1 << 20
 // input opens a file, or standard input for "-".
 func (a *app) input(file string) (io.ReadCloser, error) {
 	if file == "-" {
-		return io.NopCloser(a.In), nil
+		return io.NopCloser(a.stdin()), nil
 	}
 	return os.Open(file)
+}
+
+// stdin returns standard input, of which a signal ends the reading: the error is
+// [context.Canceled].
+func (a *app) stdin() io.Reader { return interruptible{a.In, a.signal} }
+
+// interruptible is a reader whose Read returns when done is closed. The read of a terminal
+// or a pipe cannot be ended, so its goroutine is left behind: it ends with the process.
+type interruptible struct {
+	r    io.Reader
+	done <-chan struct{}
+}
+
+func (i interruptible) Read(p []byte) (int, error) {
+	type result struct {
+		n   int
+		err error
+	}
+	buf, over := make([]byte, len(p)), make(chan result, 1) // p belongs to the caller again when Read has returned
+	go func() {
+		n, err := i.r.Read(buf)
+		over <- result{n, err}
+	}()
+	select {
+	case <-i.done:
+		return 0, context.Canceled
+	case got := <-over:
+		return copy(p, buf[:got.n]), got.err
+	}
 }
 
 // read reads a file, or standard input for "-". Of one that is larger than most bytes it
@@ -38,10 +68,12 @@ func (a *app) read(file string, most int64) ([]byte, error) {
 }
 
 // readText reads a text of at most maxSource bytes from a file, or from standard input
-// for "-". Every error is Invalid, with what the file should be.
+// for "-". Every error is Invalid, with what the file should be, except that of a signal.
 func (a *app) readText(file, want string) (string, error) {
 	data, err := a.read(file, maxSource)
 	switch {
+	case errors.Is(err, context.Canceled):
+		return "", err
 	case err != nil:
 	case len(data) > maxSource:
 		err = fmt.Errorf("%s is larger than %d bytes", file, maxSource)

@@ -95,9 +95,10 @@ func (c ledgerTransferCmd) Run(ctx context.Context, a *app) error {
 	}
 	id := cmp.Or(c.ID, "transfer-"+uuid.NewString())
 	req := api.Transfer{ID: id, From: strings.ToLower(c.From), To: strings.ToLower(c.To), Amount: amount, Memo: "ledger transfer"}
-	return show(ctx, a, req, func(w io.Writer, v api.Posted) {
+	err = show(ctx, a, req, func(w io.Writer, v api.Posted) {
 		fmt.Fprintf(w, "%s has given %s to %s (transaction %d)\n", req.From, amount, req.To, v.Seq)
 	})
+	return a.repeatable(err, "--id", id, "transfers once")
 }
 
 type ledgerTopUpCmd struct {
@@ -108,7 +109,8 @@ type ledgerTopUpCmd struct {
 
 func (c ledgerTopUpCmd) Run(ctx context.Context, a *app) error {
 	req := api.TopUp{ID: cmp.Or(c.ID, "operator-"+uuid.NewString()), Agent: strings.ToLower(c.Agent), USD: c.USD}
-	return show(ctx, a, req, func(w io.Writer, v api.TopUpState) {
+	err := show(ctx, a, req, func(w io.Writer, v api.TopUpState) {
 		fmt.Fprintf(w, "%s has bought credits for $%d: %s, before %s (%s)\n", v.Agent, v.USD, v.After, v.Before, v.State)
 	})
+	return a.repeatable(err, "--id", req.ID, "buys once")
 }

@@ -25,11 +25,13 @@ func (c ledgerReturnCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	signed, err := ask[api.ReturnCredits](ctx, a, api.SignReturn{ID: cmp.Or(c.ID, "return-"+uuid.NewString()), Child: strings.ToLower(c.Child), Amount: amount})
+	id := cmp.Or(c.ID, "return-"+uuid.NewString())
+	signed, err := ask[api.ReturnCredits](ctx, a, api.SignReturn{ID: id, Child: strings.ToLower(c.Child), Amount: amount})
 	if err != nil {
 		return err
 	}
-	return show(ctx, a, signed, func(w io.Writer, v api.CreditsReturned) {
+	err = show(ctx, a, signed, func(w io.Writer, v api.CreditsReturned) {
 		fmt.Fprintf(w, "%s has returned %s to %s; %s are left\n", v.Child, v.Amount, v.Parent, v.Left)
 	})
+	return a.repeatable(err, "--id", id, "returns once")
 }

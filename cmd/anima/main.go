@@ -66,6 +66,8 @@ type app struct {
 	words    []string // first words of all commands; set by [app.commands]
 	conn     *bus.Bus // connection of [app.connect], or nil
 	hangUp   func()   // closes conn
+
+	signal <-chan struct{} // closed by a signal to stop; set by [run]
 }
 
 type cli struct {
@@ -130,6 +132,7 @@ func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 
 // run parses and runs one command, and returns the exit code.
 func run(ctx context.Context, args []string, a *app) int {
+	a.signal = ctx.Done()
 	if len(args) == 0 {
 		fmt.Fprintln(a.Out, a.named(shortHelp))
 		return exitOK
@@ -159,6 +162,9 @@ func run(ctx context.Context, args []string, a *app) int {
 	}
 	if err == nil {
 		return exitOK
+	}
+	if ctx.Err() != nil {
+		err = interrupted(err)
 	}
 	if _, shown := errors.AsType[*shownError](err); !shown {
 		a.printError(err)

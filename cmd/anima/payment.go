@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -83,15 +84,15 @@ func (c paymentFetchCmd) Run(ctx context.Context, a *app) error {
 	switch c.Body {
 	case "":
 	case "-":
-		req.Body, err = io.ReadAll(a.In)
+		req.Body, err = io.ReadAll(a.stdin())
 	default:
 		req.Body, err = os.ReadFile(c.Body)
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
 	}
 	if err != nil {
 		return failure(api.Invalid, "the body cannot be read: "+err.Error(), "name a readable file, or - for the standard input")
 	}
-	if err = show(ctx, a, req, writePayment); api.CodeOf(err) == api.Unavailable && c.ID == "" {
-		fmt.Fprintf(a.Err, "repeat with --id %s: it never pays twice\n", req.ID)
-	}
-	return err
+	return a.repeatable(show(ctx, a, req, writePayment), "--id", req.ID, "pays once")
 }

@@ -98,7 +98,7 @@ func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
 			return fmt.Errorf("lines up to %d are in session %s; continue with --id %s: %w", first-1, v.Session, id, err)
 		}
 		if err != nil {
-			return err
+			return a.repeatable(err, "--id", id, "imports once")
 		}
 		if i == 0 {
 			v.Session, v.Agent, v.Run, v.At = got.Session, got.Agent, got.Run, got.At
@@ -140,7 +140,9 @@ func (c sessionImportCmd) lines(a *app) ([]string, error) {
 	for scan.Scan() {
 		lines = append(lines, scan.Text())
 	}
-	if err := scan.Err(); err != nil {
+	if err := scan.Err(); errors.Is(err, context.Canceled) {
+		return nil, err
+	} else if err != nil {
 		return nil, failure(api.Invalid, fmt.Sprintf("%s, after line %d: %v", name, len(lines), err), "give one message per line, none longer than 4 MiB")
 	}
 	if strings.TrimSpace(strings.Join(lines, "")) == "" {

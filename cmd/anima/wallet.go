@@ -84,10 +84,7 @@ func (c walletFundCmd) Run(ctx context.Context, a *app) error {
 		}
 		fmt.Fprintf(w, "%s of USDC to %s in %s\n", amount, v.Address, v.Tx)
 	})
-	if api.CodeOf(err) == api.Unavailable && c.ID == "" {
-		fmt.Fprintf(a.Err, "repeat with --id %s: it never pays twice\n", req.ID)
-	}
-	return err
+	return a.repeatable(err, "--id", req.ID, "pays once")
 }
 
 type walletBackupCmd struct {
@@ -158,8 +155,5 @@ func (c walletRotateCmd) Run(ctx context.Context, a *app) error {
 			fmt.Fprintf(w, "%s of USDC moved in %s\n", v.Moved, v.Tx)
 		}
 	})
-	if api.CodeOf(err) == api.Unavailable && c.Address == "" {
-		fmt.Fprintf(a.Err, "repeat with --address %s: it rotates once\n", req.Address)
-	}
-	return err
+	return a.repeatable(err, "--address", req.Address, "rotates once")
 }
