@@ -41,7 +41,7 @@ func (a *app) watcher(out io.Writer) *watcher {
 	w := &watcher{a: a, view: newViewer(out, a.json())}
 	w.notice = w.view.note
 	if w.view.json { // keep JSON output free of other text
-		w.notice = func(s string) { fmt.Fprintln(a.Err, "  ("+s+")") }
+		w.notice = func(s string) { fmt.Fprintln(a.Err, "  ("+line(s, 300)+")") }
 	}
 	return w
 }

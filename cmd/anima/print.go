@@ -31,9 +31,21 @@ func (a *app) print(v any, text func(io.Writer)) error {
 	if a.json() {
 		return writeJSON(a.Out, v)
 	}
-	w := tabwriter.NewWriter(a.Out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(plainWriter{a.Out}, 0, 0, 2, ' ', 0)
 	text(w)
 	return w.Flush()
+}
+
+// plainWriter is a writer that applies [plain], because the answers of services have texts
+// of agents, models, providers and sellers.
+type plainWriter struct{ w io.Writer }
+
+// Write expects whole characters, as the table writer writes them.
+func (p plainWriter) Write(data []byte) (int, error) {
+	if _, err := io.WriteString(p.w, plain(string(data))); err != nil {
+		return 0, err
+	}
+	return len(data), nil
 }
 
 func writeJSON(w io.Writer, v any) error {
@@ -78,11 +90,20 @@ func row(w io.Writer, cells ...any) {
 	fmt.Fprintln(w)
 }
 
+// inCell replaces what would end a cell or a row of a table.
+var inCell = strings.NewReplacer("\t", " ", "\n", " ", "\v", " ", "\f", " ")
+
 // table writes a header, a row for each entry of a list, and whether the list goes on.
 func table[E any](w io.Writer, header string, all []E, page api.Page, cells func(E) []any) {
 	fmt.Fprintln(w, header)
 	for _, e := range all {
-		row(w, cells(e)...)
+		columns := cells(e)
+		for i, c := range columns {
+			if text, ok := c.(string); ok {
+				columns[i] = inCell.Replace(text)
+			}
+		}
+		row(w, columns...)
 	}
 	switch { // with -o json, the fields more and next have that
 	case page.More && page.Next != "":
@@ -155,9 +176,11 @@ func plain(s string) string {
 	}, s)
 }
 
-// line returns the first line of a text, cut to n characters and made plain.
+// line returns the first line of a text, cut to n characters and made plain. It has no
+// tabs, which would begin another column of a table.
 func line(s string, n int) string {
 	s, _, _ = strings.Cut(strings.TrimSpace(s), "\n")
+	s = inCell.Replace(s)
 	if r := []rune(s); len(r) > n {
 		s = string(r[:n-1]) + "…"
 	}

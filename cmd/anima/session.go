@@ -64,7 +64,7 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 		}
 		fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
 		for _, call := range l.ToolCalls {
-			fmt.Fprintf(a.Out, "    → %s %s\n", call.Name, plain(call.Arguments))
+			fmt.Fprintf(a.Out, "    → %s %s\n", plain(call.Name), plain(call.Arguments))
 		}
 		return nil
 	})

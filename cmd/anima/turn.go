@@ -48,7 +48,7 @@ func (c turnShowCmd) Run(ctx context.Context, a *app) error {
 		fields(w, "input", indent(t.Input))
 		row(w, "thought", indent(t.Thinking))
 		for _, k := range t.Calls {
-			fmt.Fprintf(w, "call %d\t%s %s\n\t%s in %d ms: %s%s\n", k.Index, k.Tool, plain(string(k.Arguments)), k.Outcome, k.DurationMS, line(k.Result, 200), line(k.Error, 200))
+			fmt.Fprintf(w, "call %d\t%s %s\n\t%s in %d ms: %s%s\n", k.Index, line(k.Tool, 100), plain(string(k.Arguments)), k.Outcome, k.DurationMS, line(k.Result, 200), line(k.Error, 200))
 		}
 	})
 }
