@@ -204,15 +204,15 @@ func notWritable(err error) error {
 	return failure(api.Invalid, "the data folder cannot be used: "+err.Error(), "name a folder that you may write with --data, or in ANIMA_DATA")
 }
 
-// writeEndpoint writes the endpoint file for other commands. The returned function
-// removes it.
+// writeEndpoint writes the endpoint file for other commands. The returned function, which
+// is never nil, removes it.
 func (s *suite) writeEndpoint(addrs host.Addrs) (func(), error) {
 	file := filepath.Join(s.dir, endpointFile)
 	err := writePrivate(file, endpoint{
 		NATS: s.server.ClientURL(), Token: s.cfg.Token.Reveal(), HTTP: localURL(addrs.HTTP), Ops: localURL(addrs.Ops), Jaeger: s.jaeger,
 	})
 	if err != nil {
-		return nil, notWritable(err)
+		return func() {}, notWritable(err)
 	}
 	return func() {
 		if err := os.Remove(file); err != nil {

@@ -86,8 +86,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	return s.serve(ctx, func(ctx context.Context, addrs host.Addrs) (err error) {
 		name := "NAME"
 		if first != nil {
-			name = first.id
-			if err := s.firstAgent(ctx, *first, c.Agent != ""); err != nil {
+			if name, err = s.firstAgent(ctx, *first, c.Agent != ""); err != nil {
 				return err
 			}
 		}
@@ -154,24 +153,47 @@ func (c upCmd) first(a *app) (*agentFile, error) {
 	return &agentFile{id, src}, nil
 }
 
-// firstAgent applies the AGENT.md of b. If the operator did not name one, it does so only
-// in an installation without agents. A new agent gets a deposit before it is created. The
-// deposit has a fixed id, so that after a crash in between the next start does not
-// deposit again.
-func (s *suite) firstAgent(ctx context.Context, b agentFile, named bool) error {
+// firstAgent applies the AGENT.md of b and returns the name of an agent to talk with. If
+// the operator did not name the file, it does so only in a new installation: an agent that
+// was deleted stays deleted, and its sessions are kept. A new agent gets a deposit before
+// it is created. The deposit has a fixed id, so that after a crash in between the next
+// start does not deposit again.
+func (s *suite) firstAgent(ctx context.Context, b agentFile, named bool) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	all, err := bus.Call[api.Agents](ctx, s.bus, api.ListAgents{})
-	if err != nil || len(all.Agents) > 0 && !named {
-		return err
+	_, err := bus.Call[api.Agent](ctx, s.bus, api.GetAgent{Agent: b.id})
+	exists := err == nil
+	if !exists && api.CodeOf(err) != api.NotFound {
+		return "", err
 	}
-	if !slices.ContainsFunc(all.Agents, func(g api.Agent) bool { return g.ID == b.id }) {
+	if !named {
+		past, err := bus.Call[api.Sessions](ctx, s.bus, api.ListSessions{Limit: 1})
+		if err != nil {
+			return "", err
+		}
+		if len(past.Sessions) > 0 {
+			return s.anyAgent(ctx, b.id, exists)
+		}
+	}
+	if !exists {
 		if err := s.fundFirstAgent(ctx, b.id); err != nil {
-			return err
+			return "", err
 		}
 	}
 	_, err = bus.Call[api.Agent](ctx, s.bus, api.ApplyAgent{Source: b.source})
-	return err
+	return b.id, err
+}
+
+// anyAgent returns the preferred agent if it exists, else another one, else NAME.
+func (s *suite) anyAgent(ctx context.Context, preferred string, exists bool) (string, error) {
+	if exists {
+		return preferred, nil
+	}
+	all, err := bus.Call[api.Agents](ctx, s.bus, api.ListAgents{Limit: 1})
+	if err != nil || len(all.Agents) == 0 {
+		return "NAME", err
+	}
+	return all.Agents[0].ID, nil
 }
 
 func (s *suite) fundFirstAgent(ctx context.Context, id string) error {
@@ -230,9 +252,13 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 	if v.Ops != "" {
 		health, metrics = v.Ops+"/readyz", v.Ops+"/metrics"
 	}
+	at := ""
+	if a.cli.Data != "" { // the commands of the banner need it, too
+		at = " --data " + shellQuote(a.cli.Data)
+	}
 	chain := ""
 	if v.Chain != "" {
-		chain = v.Chain + " (dev chain, starts with its first use: " + a.named("anima wallet fund NAME 5") + ")"
+		chain = v.Chain + " (dev chain, starts with its first use: " + a.named("anima wallet fund NAME 5") + at + ")"
 	}
 	traces := v.Traces
 	switch {
@@ -245,7 +271,8 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
 		fields(w, "  http", cmp.Or(v.HTTP, "none"), "  token", v.Token, "  health", health, "  metrics", metrics, "  nats", v.NATS+" (same token)",
 			"  data", v.Data, "  database", v.Database, "  writes", v.Writes, "  model", v.Model, "  chain", chain, "  traces", traces)
-		fmt.Fprint(w, a.named("\n  anima agent list\tlist the agents\n  anima chat "+agent+"\ttalk with it\n  anima demo\trun one complete example\n"))
+		fmt.Fprint(w, a.named("\n  anima agent list"), at, "\tlist the agents\n", a.named("  anima chat "+agent), at, "\ttalk with it\n",
+			a.named("  anima demo\trun one complete example\n"))
 	})
 }
 

@@ -165,14 +165,54 @@ func TestBanner(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	out := &stopAt{text: "run one complete example", stop: cancel}
-	if code := run(ctx, []string{"up"}, m.app(nil, out, &bytes.Buffer{})); code != exitOK {
+	dir := t.TempDir()
+	if code := run(ctx, []string{"up", "--data", dir}, m.app(nil, out, &bytes.Buffer{})); code != exitOK {
 		t.Errorf("exit %d", code)
 	}
-	for _, want := range []string{"is up", "http://127.0.0.1:", "nats://127.0.0.1:", "/readyz", m.data(), "power cut", "simulated", "anima agent list"} {
+	for _, want := range []string{"is up", "http://127.0.0.1:", "nats://127.0.0.1:", "/readyz", dir, "power cut", "simulated", "anima agent list --data " + dir + " "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the banner is\n%s\nwant it to say %q", out.String(), want)
 		}
 	}
+}
+
+// TestDeletedAgentStaysDeleted checks that a start does not restore the first agent, and
+// that the banner names an agent that exists.
+func TestDeletedAgentStaysDeleted(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	banner := func(want string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		out := &stopAt{text: "run one complete example", stop: cancel}
+		if code := run(ctx, []string{"up"}, m.app(nil, out, &bytes.Buffer{})); code != exitOK || !strings.Contains(out.String(), want) {
+			t.Errorf("exit %d, and the banner is\n%s\nwant it to say %q", code, out, want)
+		}
+	}
+	u := m.up()
+	m.cli("agent", "delete", "lucky", "--force")
+	u.stop()
+	u = m.up()
+	if got := asked[api.Agents](m, "agent", "list"); len(got.Agents) != 0 {
+		t.Errorf("agents after a restart: %+v, want none", got.Agents)
+	}
+	u.stop()
+	banner("anima chat NAME")
+	u = m.up()
+	m.born("Nova")
+	u.stop()
+	banner("anima chat nova")
+}
+
+// TestEndpointNotWritten checks that up fails if the other commands cannot find it.
+func TestEndpointNotWritten(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	if err := os.MkdirAll(filepath.Join(m.data(), endpointFile), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m.fails(exitUsage, "", []string{"up"}, "the data folder cannot be used", endpointFile)
 }
 
 // stopAt is a buffer that calls stop when a text has been written to it.
