@@ -167,7 +167,7 @@ func (a *app) bus() (*bus.Bus, func(), error) {
 		return nil, nil, notRunning(dir)
 	}
 	if err != nil {
-		return nil, nil, failure(api.Unavailable, err.Error(), "")
+		return nil, nil, failure(api.Unavailable, err.Error(), "anima context show shows the context in use; docs/contexts.md says which address and credentials a command takes")
 	}
 	b, err := bus.New(nc, bus.Options{Service: bus.Operator, Log: d.Log})
 	if err != nil {

@@ -139,25 +139,32 @@ func (c watching) watched() bool { return c.Watch }
 const watchEvery = 2 * time.Second
 
 // repeat runs a command until ctx ends, and prints its whole output each time that it
-// differs from the previous one.
+// differs from the previous one. After the first output it continues over a time in which
+// a service or the server does not answer.
 func (a *app) repeat(ctx context.Context, once func() error) error {
 	out := a.Out
 	defer func() { a.Out = out }()
-	for last := ""; ; {
+	for last, away := "", false; ; {
 		var now bytes.Buffer
 		a.Out = &now
 		err := once()
-		if ctx.Err() != nil {
+		switch text := now.String(); {
+		case ctx.Err() != nil:
 			return nil //nolint:nilerr // interrupted: the output may be incomplete
-		}
-		if err != nil {
+		case last != "" && api.CodeOf(err) == api.Unavailable:
+			if !away {
+				fmt.Fprintf(a.Err, "  (%s; trying again)\n", line(api.Wire(err).Message, 200))
+			}
+			away = true
+		case err != nil:
 			return err
-		}
-		if text := now.String(); text != last {
+		case text != last:
 			if _, err := io.WriteString(out, text); err != nil {
 				return err
 			}
-			last = text
+			last, away = text, false
+		default:
+			away = false
 		}
 		if wait.For(ctx, watchEvery) != nil {
 			return nil

@@ -115,6 +115,24 @@ func TestSendSurvivesRestart(t *testing.T) {
 	}
 }
 
+// TestWatchSurvivesRestart checks that a watched output continues over a restart of the
+// server.
+func TestWatchSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	u := m.up()
+	w := m.start(t, "", "status", "--watch")
+	w.says("lucky")
+	u.stop()
+	w.says("trying again")
+	again := m.up()
+	w.says(again.NATS)
+	w.stop()
+	if code := w.code(); code != exitOK {
+		t.Errorf("exit %d\n%s", code, w.err.text())
+	}
+}
+
 // TestSendServerStaysAway checks that the wait for a server is bounded.
 func TestSendServerStaysAway(t *testing.T) {
 	t.Parallel()
