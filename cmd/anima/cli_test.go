@@ -321,6 +321,7 @@ func TestSessionHistory(t *testing.T) {
 		t.Errorf("forked with another genesis: %+v", got)
 	}
 	m.fails(exitNotFound, "", []string{"turn", "replay", "ghost"}, "no such turn")
+	m.fails(exitNotFound, "", []string{"turn", "replay", "--agent", "ghost"}, "no turn to replay", "anima turn list")
 	m.fails(exitUsage, "", []string{"turn", "replay"}, "no turn is named", "--agent")
 	m.fails(exitUsage, "", []string{"turn", "replay", first.ID, "--model", "m"}, "--fork")
 	m.fails(exitUsage, "", []string{"turn", "replay", "--agent", "lucky", "--fork"}, "one turn")
@@ -625,6 +626,12 @@ func wantExport(t *testing.T, m *machine, want []api.Posted) {
 	var all []api.LedgerEntry
 	if err := json.Unmarshal([]byte(m.cli("ledger", "export", "--format", "json", "--agent", "Nova", "--since", "2000-01-01")), &all); err != nil || len(all) != 1 || all[0].Lines[1].Balance != api.Dollar {
 		t.Errorf("export of nova as JSON: got %+v, %v, want its deposit with the balance after it", all, err)
+	}
+	if all := asked[[]api.LedgerEntry](m, "ledger", "export"); len(all) != len(want) {
+		t.Errorf("export with -o json: got %d transactions, want %d", len(all), len(want))
+	}
+	if out := m.cli("ledger", "export", "--format", "csv", "-o", "json"); !strings.HasPrefix(out, "seq,") {
+		t.Errorf("export with the format csv: got %q", out)
 	}
 	if out := m.cli("ledger", "export", "--format", "json", "--until", "2000-01-01"); strings.TrimSpace(out) != "[\n]" {
 		t.Errorf("empty export: got %q", out)

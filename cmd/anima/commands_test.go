@@ -373,6 +373,11 @@ func TestStatusAndPages(t *testing.T) {
 	if many.text(&out); !strings.Contains(out.String(), "held by 250 or more calls") {
 		t.Errorf("with many holds, status says\n%s", &out)
 	}
+	out.Reset()
+	cut := statusView{Agents: make([]agentLine, statusAgents), More: true}
+	if cut.text(&out); !strings.Contains(out.String(), "the first 50 agents") {
+		t.Errorf("with many agents, status says\n%s", &out)
+	}
 	u.fails(exitUsage, "", []string{"payment", "list", "--state", "bogus"}, "not a state", "settled")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

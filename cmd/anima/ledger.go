@@ -15,7 +15,7 @@ import (
 
 type ledgerCmd struct {
 	Balance   ledgerBalanceCmd   `cmd:"" help:"Show the balances of agents, today or at a point in the past."`
-	Entries   ledgerEntriesCmd   `cmd:"" help:"List transactions."`
+	Entries   ledgerEntriesCmd   `cmd:"" help:"List transactions, the oldest first."`
 	Export    ledgerExportCmd    `cmd:"" help:"Write transactions as CSV or JSON."`
 	Transfer  ledgerTransferCmd  `cmd:"" help:"Move money from one agent to another."`
 	Report    ledgerReportCmd    `cmd:"" help:"Show what agents earned and spent: burn rate, runway, cost of a turn."`
@@ -34,11 +34,10 @@ type ledgerBalanceCmd struct {
 func (c ledgerBalanceCmd) Run(ctx context.Context, a *app) error {
 	names := []string{strings.ToLower(c.Agent)}
 	if c.Agent == "" {
-		all, err := ask[api.Agents](ctx, a, api.ListAgents{})
-		if err != nil {
+		var err error
+		if names, err = allAgents(ctx, a); err != nil {
 			return err
 		}
-		names = agentIDs(all)
 	}
 	if c.At != "" || c.Seq != 0 {
 		return c.balanceAt(ctx, a, names)

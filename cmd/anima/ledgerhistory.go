@@ -63,7 +63,7 @@ type ledgerExportCmd struct {
 	Agent  string `help:"Only the transactions of this agent." predictor:"agent"`
 	Since  string `help:"Only transactions at this time or later: 2026-11-21T08:00:00Z, 2026-11-21, or 36h (so long ago)." placeholder:"TIME"`
 	Until  string `help:"Only transactions before this time." placeholder:"TIME"`
-	Format string `help:"csv has a row for each line of a transaction, json a transaction on each line of an array." enum:"csv,json" default:"csv"`
+	Format string `help:"csv has a row for each line of a transaction, json a transaction on each line of an array; default is csv, with -o json on standard output json." enum:"csv,json," default:""`
 	File   string `short:"f" help:"Write to this file, which is replaced when the export is complete." placeholder:"FILE" type:"path"`
 }
 
@@ -81,6 +81,9 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	req := api.ExportLedger{Agent: strings.ToLower(c.Agent), Since: since, Until: until, Limit: 200}
+	if c.Format == "" && c.File == "" && a.json() {
+		c.Format = outputJSON
+	}
 	if c.File == "" {
 		_, err := c.write(ctx, a, req, a.Out)
 		return err
@@ -103,9 +106,9 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 // write writes the export page by page, so that it needs the memory of one page, and
 // returns the number of transactions.
 func (c ledgerExportCmd) write(ctx context.Context, a *app, req api.ExportLedger, w io.Writer) (n int, err error) {
-	var to exporter = &jsonExport{w: w}
-	if c.Format == "csv" {
-		to = &csvExport{csv.NewWriter(w)}
+	var to exporter = &csvExport{csv.NewWriter(w)}
+	if c.Format == outputJSON {
+		to = &jsonExport{w: w}
 	}
 	if err := to.begin(); err != nil {
 		return 0, err

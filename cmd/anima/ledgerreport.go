@@ -50,12 +50,12 @@ func (c ledgerReportCmd) Run(ctx context.Context, a *app) error {
 		agents[i] = strings.ToLower(agents[i])
 	}
 	if len(agents) == 0 {
-		for page := (api.Agents{Page: api.Page{More: true}}); page.More; {
-			var err error
-			if page, err = ask[api.Agents](ctx, a, api.ListAgents{After: page.Next}); err != nil {
-				return err
-			}
-			agents = append(agents, agentIDs(page)...)
+		var err error
+		if agents, err = allAgents(ctx, a); err != nil {
+			return err
+		}
+		if len(agents) == 0 {
+			return failure(api.NotFound, "there is no agent to report", "anima agent apply creates one")
 		}
 	}
 	req := api.GetEconomics{Agents: agents, Since: since, Until: cmp.Or(until, now.UnixMicro()), Buckets: c.Parts}
@@ -76,6 +76,19 @@ func (c ledgerReportCmd) Run(ctx context.Context, a *app) error {
 		return r.csv(a.Out)
 	}
 	return a.print(r, r.text)
+}
+
+// allAgents returns the ids of all agents, which it reads page by page.
+func allAgents(ctx context.Context, a *app) ([]string, error) {
+	var agents []string
+	for page := (api.Agents{Page: api.Page{More: true}}); page.More; {
+		var err error
+		if page, err = ask[api.Agents](ctx, a, api.ListAgents{After: page.Next}); err != nil {
+			return nil, err
+		}
+		agents = append(agents, agentIDs(page)...)
+	}
+	return agents, nil
 }
 
 // members asks for the report of each agent of a group.

@@ -213,7 +213,11 @@ func (s *statusView) text(w io.Writer) {
 	if s.Money.MoreHolds {
 		more = " or more"
 	}
-	fmt.Fprintf(w, "money\t%s available, %s held by %d%s calls\n", s.Money.Available, s.Money.Held, s.Money.Holds, more)
+	part := ""
+	if s.More {
+		part = fmt.Sprintf("; the amounts are those of the first %d agents", len(s.Agents))
+	}
+	fmt.Fprintf(w, "money\t%s available, %s held by %d%s calls%s\n", s.Money.Available, s.Money.Held, s.Money.Holds, more, part)
 	fmt.Fprintf(w, "queues\t%s\nstreams\t%.1f MiB\n", list(queues), float64(bytes)/(1<<20))
 	if s.Disk != nil {
 		fmt.Fprintf(w, "disk\t%.1f of %.1f GiB free for %s\n", float64(s.Disk.Free)/(1<<30), float64(s.Disk.Total)/(1<<30), plain(s.Disk.Folder))

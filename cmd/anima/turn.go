@@ -209,6 +209,9 @@ func (c turnReplayCmd) many(ctx context.Context, a *app) (replays, error) {
 		}
 	}
 	p.clear()
+	if v.Turns+v.Skipped == 0 { // a wrong name must not look like turns without a difference
+		return v, failure(api.NotFound, "there is no turn to replay", "anima turn list lists the turns; check the name of the agent, or the run")
+	}
 	return v, a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "%d turns, %d steps, %d different, %d not recorded\n", v.Turns, v.Steps, len(v.Differences), v.Skipped)
 		for _, d := range v.Differences {
