@@ -48,8 +48,9 @@ lists the missing values and fails. It replaces an existing AGENT.md only with
 --force; repeating the command with the same answers changes nothing.
 
 The model service and its key are stored in provider.json in the data folder, which
-only its owner can read, and anima up uses them. OPENAI_BASE_URL, OPENAI_API_KEY or
-OLLAMA_HOST in the environment of anima up take precedence; then the file is not read.
+only its owner can read, and anima up uses them. If a variable of a model provider is in
+the environment of anima up (OPENAI_*, ANTHROPIC_*, CONWAY_*, OLLAMA_HOST), the file is
+not read, and anima up warns of that.
 
 Examples:
   anima init

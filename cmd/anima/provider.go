@@ -52,6 +52,16 @@ func storedProvider(environment config.Lookup, dir string) (config.Lookup, error
 	return lookupIn(set), err
 }
 
+// unusedProvider returns a warning if the data folder has a provider and the environment
+// configures another one, whose calls may cost money.
+func unusedProvider(environment config.Lookup, dir string) []string {
+	set := providers(environment)
+	if _, err := os.Stat(filepath.Join(dir, providerFile)); err != nil || len(set) == 0 {
+		return nil
+	}
+	return []string{"the model service that anima init stored is not used, because the environment has " + strings.Join(set, ", ")}
+}
+
 // readProvider reads the data folder's provider; the zero value means none.
 func readProvider(dir string) (p provider, err error) {
 	file := filepath.Join(dir, providerFile)

@@ -123,7 +123,13 @@ func TestInitStoresTheModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.fails(exitUsage, "", []string{"up"}, "can be read by others", "chmod 600")
+	if got := unusedProvider(lookupIn(m.env), m.data()); len(got) != 0 {
+		t.Errorf("without a provider in the environment: got the warning %q, want none", got)
+	}
 	m.env["OPENAI_BASE_URL"] = base + "/other"
+	if got := unusedProvider(lookupIn(m.env), m.data()); len(got) != 1 || !strings.Contains(got[0], "OPENAI_BASE_URL") {
+		t.Errorf("with another provider in the environment: got the warning %q, want one that names the variable", got)
+	}
 	if l, err := storedProvider(lookupIn(m.env), m.data()); err != nil {
 		t.Errorf("the environment names a provider: %v", err)
 	} else if key, ok := l("OPENAI_API_KEY"); ok {

@@ -58,7 +58,7 @@ func (c upCmd) Run(ctx context.Context, a *app) error {
 	if a.env("ANIMA_NATS_URL") != "" {
 		warnings = append(warnings, "ANIMA_NATS_URL is for the other commands: anima up runs its own NATS")
 	}
-	a.warn(warnings)
+	a.warn(append(warnings, unusedProvider(a.Lookup, dir)...))
 	flags := map[string]string{
 		"ANIMA_HTTP_ADDR": c.HTTP, "ANIMA_OPS_ADDR": c.Ops, "ANIMA_NATS_LISTEN": c.Listen, "ANIMA_SYNC": c.Sync,
 		"ANIMA_LOG": c.Log, "ANIMA_LOG_FORMAT": c.LogFormat, "ANIMA_DATA": dir, "ANIMA_JAEGER_URL": string(c.Jaeger),
