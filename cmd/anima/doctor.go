@@ -18,6 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/services/treasury"
 )
 
 type doctorCmd struct {
@@ -111,7 +112,11 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 			return err
 		}
 		d.running(ctx, b, append(c.Ops, ep.Ops))
-		d.ledger(ctx, b, &cfg)
+		at := &cfg
+		if _, err := os.Stat(treasuryFile(dir)); err != nil && cfg.DatabaseURL.Reveal() == "" {
+			at = nil // the databases are where only the environment of anima up says: treasury verifies it
+		}
+		d.ledger(ctx, b, at)
 		return nil
 	}
 	if api.CodeOf(err) != api.Unavailable { // other errors mean that an anima may be running
@@ -119,6 +124,11 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 		return nil
 	}
 	return d.stopped(ctx, dir, cfg)
+}
+
+// treasuryFile returns the path of treasury's SQLite database.
+func treasuryFile(dir string) string {
+	return filepath.Join(dir, treasury.Service.Name, treasury.Service.Name+".db")
 }
 
 // stopped checks a data folder that no running anima uses.

@@ -50,6 +50,17 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("doctor prints %q, want it to say %q", out, want)
 		}
 	}
+	// As if the databases were where only the environment of anima up says.
+	file := treasuryFile(m.data())
+	if err := os.Rename(file, file+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if bad := examined(m, exitOK); len(bad) > 0 {
+		t.Errorf("without the file of the ledger: %+v", bad)
+	}
+	if err := os.Rename(file+".away", file); err != nil {
+		t.Fatal(err)
+	}
 	u.stop()
 	if bad := examined(m, exitOK); len(bad) > 0 {
 		t.Errorf("after its end: %+v", bad)
