@@ -38,6 +38,26 @@ func before(t *testing.T, p *chaintest.Proxy, tx string) common.Hash {
 	return h.ParentHash
 }
 
+// replace replaces the blocks after parent by as many others, without their transactions.
+func replace(t *testing.T, p *chaintest.Proxy, parent common.Hash) {
+	t.Helper()
+	height := func() uint64 {
+		n, err := p.Client().BlockNumber(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	was := height()
+	if err := p.Fork(parent); err != nil {
+		t.Fatal(err)
+	}
+	p.Drop()
+	for height() < was {
+		p.Commit()
+	}
+}
+
 // paymentWhen asks for the payment p1 until it has a state and some of its money is held.
 func paymentWhen(t *testing.T, b *bus.Bus, state api.PaymentState, held api.Micros) api.Payment {
 	t.Helper()
@@ -85,24 +105,25 @@ func TestReorganizedPayment(t *testing.T) {
 	}
 	agrees("paid", 7*api.Dollar, 0)
 	parent := before(t, p, paid.Transaction)
-
-	if err := p.Fork(parent); err != nil {
+	tx, _, err := p.Client().TransactionByHash(t.Context(), common.HexToHash(paid.Transaction))
+	if err != nil {
 		t.Fatal(err)
 	}
+
+	replace(t, p, parent)
 	if got := paymentWhen(t, w.Bus, api.PaymentUnknown, 5*api.Dollar); string(got.Body) != string(paid.Body) {
 		t.Errorf("removed: got %+v, want the answer %s", got, paid.Body)
 	}
 	agrees("removed", 7*api.Dollar, 5*api.Dollar)
 
-	p.Commit() // the transactions were waiting
+	if err := p.Client().SendTransaction(t.Context(), tx); err != nil {
+		t.Fatal(err)
+	}
+	p.Commit()
 	paymentWhen(t, w.Bus, api.PaymentSettled, 0)
 	agrees("in another block", 7*api.Dollar, 0)
 
-	if err := p.Fork(parent); err != nil {
-		t.Fatal(err)
-	}
-	p.Drop() // the transactions never come back
-	p.Commit()
+	replace(t, p, parent) // the transaction never comes back
 	paymentWhen(t, w.Bus, api.PaymentUnknown, 5*api.Dollar)
 	agrees("removed for good", 7*api.Dollar, 5*api.Dollar)
 	again := ask[api.Payment](t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: w.HTTP + "/pay/5/" + seller.Address})

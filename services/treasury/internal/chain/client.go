@@ -195,24 +195,29 @@ func (c *Client) Heads(ctx context.Context) (h Heads, err error) {
 	return h, nil
 }
 
-// Blocks returns the blocks with the given numbers; nil where the chain has none.
-func (c *Client) Blocks(ctx context.Context, numbers ...uint64) ([]*Block, error) {
-	tags := make([]any, len(numbers))
+// Blocks returns the blocks with the given numbers, nil where the chain has none, and the
+// last block of the same view. Behind a load balancer the node that answers may be behind
+// the one of the request before: that it has no block after its last one proves nothing.
+func (c *Client) Blocks(ctx context.Context, numbers ...uint64) (blocks []*Block, last Block, err error) {
+	tags := make([]any, len(numbers), len(numbers)+1)
 	for i, n := range numbers {
 		tags[i] = hexutil.Uint64(n)
 	}
-	all, err := c.blocks(ctx, tags...)
+	all, err := c.blocks(ctx, append(tags, "latest")...)
 	if err != nil {
-		return nil, err
+		return nil, last, err
 	}
-	blocks := make([]*Block, len(all))
-	for i, h := range all {
-		if h != nil {
-			b := h.block()
+	if end := all[len(numbers)]; end != nil {
+		last = end.block()
+	}
+	blocks = make([]*Block, len(numbers))
+	for i := range blocks {
+		if all[i] != nil {
+			b := all[i].block()
 			blocks[i] = &b
 		}
 	}
-	return blocks, nil
+	return blocks, last, nil
 }
 
 func (c *Client) blocks(ctx context.Context, tags ...any) ([]*header, error) {

@@ -144,9 +144,10 @@ func (r *Reconciler) compare(ctx context.Context, at Block, agent string, wallet
 	if first == 1 && at.Number > scanBlocks {
 		first = at.Number - scanBlocks
 	}
-	if first <= at.Number {
+	// The difference is of the blocks right after the agreement, however long it lasts.
+	if last := min(at.Number, first+lookBack); first <= last {
 		for _, w := range wallets {
-			used, err := r.Client.AuthorizationsUsed(ctx, first, at.Number, w)
+			used, err := r.Client.AuthorizationsUsed(ctx, first, last, w)
 			if err != nil {
 				return a, err
 			}

@@ -176,23 +176,28 @@ type Used struct {
 	Block      uint64
 }
 
-// AuthorizationsUsed returns the used authorizations of an address in a range of blocks.
+// AuthorizationsUsed returns the used authorizations of an address in a range of blocks,
+// which it reads in parts: providers limit the blocks of a request.
 func (c *Client) AuthorizationsUsed(ctx context.Context, first, last uint64, of common.Address) ([]Used, error) {
-	logs, err := c.logs(ctx, first, last, token.Events["AuthorizationUsed"].ID, []common.Address{of}, nil)
-	if err != nil {
-		return nil, err
-	}
 	var all []Used
-	for i := range logs {
-		if l := &logs[i]; len(l.Topics) == 3 {
-			all = append(all, Used{Authorizer: common.BytesToAddress(l.Topics[1][:]), Nonce: l.Topics[2], Tx: l.TxHash, Block: l.BlockNumber})
+	for ; first <= last; first += scanBlocks {
+		logs, err := c.logs(ctx, first, min(first+scanBlocks-1, last), token.Events["AuthorizationUsed"].ID, []common.Address{of}, nil)
+		if err != nil {
+			return nil, err
+		}
+		for i := range logs {
+			if l := &logs[i]; len(l.Topics) == 3 {
+				all = append(all, Used{Authorizer: common.BytesToAddress(l.Topics[1][:]), Nonce: l.Topics[2], Tx: l.TxHash, Block: l.BlockNumber})
+			}
 		}
 	}
 	return all, nil
 }
 
 // logs returns the logs of an event of the token whose first or second address is among
-// the given ones; nil means any.
+// the given ones; nil means any. The same request asks for the last block: behind a load
+// balancer may be a node that does not have it yet, and some nodes return the logs of the
+// blocks that they have without an error.
 func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) ([]types.Log, error) {
 	topic := func(as []common.Address) any {
 		if as == nil {
@@ -209,11 +214,15 @@ func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash
 		topics = append(topics, topic(two))
 	}
 	var raw json.RawMessage
+	var end *header
 	err := c.call(ctx, rpc.BatchElem{Method: "eth_getLogs", Result: &raw, Args: []any{map[string]any{
 		"address": c.opts.Network.Asset, "fromBlock": hexutil.Uint64(first), "toBlock": hexutil.Uint64(last), "topics": topics,
-	}}})
+	}}}, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{hexutil.Uint64(last), false}, Result: &end})
 	if err != nil {
 		return nil, err
+	}
+	if end == nil {
+		return nil, c.failed(fmt.Sprintf("does not have block %d yet", last), "it is read again by itself")
 	}
 	var logs []types.Log
 	if err := json.Unmarshal(raw, &logs); err != nil {

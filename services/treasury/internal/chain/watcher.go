@@ -101,7 +101,7 @@ type Ledger interface {
 const (
 	scanBlocks  = 500
 	scanWallets = 100
-	openAtOnce  = 90 // deposits, and so blocks, in one request
+	openAtOnce  = 90 // deposits, and so blocks, in one request, with the last block
 )
 
 // Watcher turns transfers to the wallets of agents into deposits. Several replicas may
@@ -154,8 +154,10 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 		if w.Start < 0 {
 			next = heads.Latest.Number
 		}
-	} else if blocks, err := w.Client.Blocks(ctx, cursor.Block); err != nil {
+	} else if blocks, last, err := w.Client.Blocks(ctx, cursor.Block); err != nil {
 		return Block{}, err
+	} else if last.Number < min(cursor.Block, heads.Latest.Number) {
+		return Block{}, w.Client.failed("has nodes of which one is behind", "it is read again by itself")
 	} else if blocks[0] == nil || blocks[0].Hash != cursor.Hash {
 		next = min(cursor.Block, heads.Final.Number+1)
 		w.Log.WarnContext(ctx, "the chain was reorganized, reading it again", "network", network, "block", cursor.Block, "from", next)
@@ -175,7 +177,7 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 	}
 	for next <= heads.Latest.Number {
 		last := min(next+scanBlocks-1, heads.Latest.Number)
-		blocks, err := w.Client.Blocks(ctx, last)
+		blocks, _, err := w.Client.Blocks(ctx, last)
 		if err != nil {
 			return Block{}, err
 		}
@@ -279,7 +281,7 @@ func (w *Watcher) settlePart(ctx context.Context, open []Deposit, heads Heads) e
 	}
 	slices.Sort(numbers)
 	numbers = slices.Compact(numbers)
-	blocks, err := w.Client.Blocks(ctx, numbers...)
+	blocks, last, err := w.Client.Blocks(ctx, numbers...)
 	if err != nil {
 		return err
 	}
@@ -291,6 +293,9 @@ func (w *Watcher) settlePart(ctx context.Context, open []Deposit, heads Heads) e
 	}
 	var failed error
 	for i := range open {
+		if open[i].Block > last.Number { // of a node that is behind: the next pass decides
+			continue
+		}
 		failed = errors.Join(failed, w.advance(ctx, open[i], hashes[open[i].Block] == open[i].Hash, heads))
 	}
 	return failed

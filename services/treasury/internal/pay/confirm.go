@@ -34,8 +34,12 @@ func (w *work) confirm(ctx context.Context) error {
 		w.later()
 		return err
 	}
-	if used {
+	switch {
+	case used:
 		w.Block = at
+		w.later()
+		return nil
+	case at.Number < w.Block.Number: // a node that is behind, or a chain that has not grown to that height again
 		w.later()
 		return nil
 	}

@@ -90,6 +90,24 @@ func TestReorganization(t *testing.T) {
 	})
 }
 
+// TestNodeBehind checks that a settlement is not undone by a node that does not have its
+// block yet.
+func TestNodeBehind(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		p := w.payerOf(t, nil)
+		w.chain.Open(true)
+		if _, err := p.Pay(t.Context(), w.request("/paid")); err != nil {
+			t.Fatal(err)
+		}
+		for _, behind := range []bool{true, false} {
+			w.chain.Behind(behind)
+			w.reconcile(t, p, 60)
+			w.wants(t, fmt.Sprint("behind ", behind), api.PaymentSettled, 1, "settled", true)
+		}
+	})
+}
+
 // TestFinalSettlement checks that a payment is not due any more once its block is final.
 func TestFinalSettlement(t *testing.T) {
 	t.Parallel()

@@ -252,6 +252,42 @@ func TestReversedDepositThatWasSpent(t *testing.T) {
 	})
 }
 
+// TestNodeBehind checks that a deposit is not passed over if the node that answers for the
+// logs does not have its block yet.
+func TestNodeBehind(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.pass()
+		w.proxy.Give(t, luckys, 5, "one")
+		w.proxy.Set(chaintest.Lags)
+		if at, err := w.watcher.Pass(t.Context()); api.CodeOf(err) != api.Unavailable {
+			t.Errorf("a node that is behind: got %+v, %v, want unavailable", at, err)
+		}
+		w.want(0)
+		w.proxy.Set(chaintest.Works)
+		w.pass()
+		w.want(5, chain.Safe)
+	})
+}
+
+// TestDepositSurvivesANodeBehind checks that a deposit is not reversed if the node that
+// answers for its block does not have it yet.
+func TestDepositSurvivesANodeBehind(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.proxy.Give(t, luckys, 5, "one")
+		w.pass()
+		w.want(5, chain.Safe)
+		for _, mode := range []chaintest.Mode{chaintest.Behind, chaintest.Works} {
+			w.proxy.Set(mode)
+			w.pass()
+			w.want(5, chain.Safe)
+		}
+	})
+}
+
 // TestReplicasWatchTogether checks that concurrent watchers post each deposit once.
 func TestReplicasWatchTogether(t *testing.T) {
 	t.Parallel()
@@ -349,6 +385,36 @@ func TestReconcileFreezes(t *testing.T) {
 		}
 		if _, err := r.Run(ctx, w.pass(), "nobody"); api.CodeOf(err) != api.NotFound {
 			t.Errorf("an agent without a wallet: got %v, want not_found", err)
+		}
+	})
+}
+
+// TestLongDifference checks that the reconciliation of all agents goes on while one is
+// frozen for more blocks than a provider searches in one request.
+func TestLongDifference(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		ctx := t.Context()
+		r := &chain.Reconciler{Client: w.watcher.Client, Store: w.store, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+		w.proxy.Give(t, luckys, 10, "one")
+		if _, err := r.Run(ctx, w.pass(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "lucky", Asset: api.USDC, Amount: 4, ExpiresAt: time.Now().Add(time.Hour).UnixMicro()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Settle(ctx, ledger.SettleRequest{ID: "h", Amount: 4, Payee: ledger.PayeeUSDC(luckys.Hex())}); err != nil {
+			t.Fatal(err)
+		}
+		for range chaintest.MaxBlocks + 1 {
+			w.proxy.Commit()
+		}
+		at := w.pass()
+		w.proxy.Set(chaintest.Limits)
+		report, err := r.Run(ctx, at, "")
+		if err != nil || len(report.Accounts) != 1 || report.Accounts[0].Difference != -4 {
+			t.Errorf("got %+v, %v, want the difference -4", report, err)
 		}
 	})
 }

@@ -4,6 +4,7 @@ package chaintest
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
 
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/services/treasury/devchain"
@@ -26,7 +28,13 @@ const (
 	Hangs   Mode = "hangs"
 	Lies    Mode = "lies"
 	Forgets Mode = "forgets" // receipts; everything else works
+	Lags    Mode = "lags"    // logs are answered by a node without any block
+	Limits  Mode = "limits"  // logs of more than MaxBlocks blocks are refused
+	Behind  Mode = "behind"  // every second request for blocks by number is answered by a node without the last one
 )
+
+// MaxBlocks is the limit of a proxy that limits.
+const MaxBlocks = 500
 
 // Proxy is a dev chain behind a proxy.
 type Proxy struct {
@@ -38,6 +46,7 @@ type Proxy struct {
 	mode   Mode
 	change chan struct{} // closed when the mode changes
 	calls  int
+	turns  int // requests for blocks by number while the proxy is behind
 }
 
 // Password is in the URL of the proxy.
@@ -108,9 +117,95 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		p.Chain.ServeHTTP(w, r)
+	case Lags, Limits:
+		p.logs(w, r, mode)
+	case Behind:
+		p.behind(w, r)
 	case Works:
 		p.Chain.ServeHTTP(w, r)
 	}
+}
+
+// logs answers a batch with a request for logs as the mode says, and others truly.
+func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, "down", http.StatusBadGateway)
+		return
+	}
+	var batch []struct {
+		ID     json.RawMessage   `json:"id"`
+		Method string            `json:"method"`
+		Params []json.RawMessage `json:"params"`
+	}
+	_ = json.Unmarshal(body, &batch) // a single request is none for logs
+	altered := false
+	answers := make([]map[string]any, len(batch))
+	for i, m := range batch {
+		answers[i] = map[string]any{"jsonrpc": "2.0", "id": m.ID, "result": nil}
+		switch m.Method {
+		case "eth_chainId":
+			answers[i]["result"] = "0x539"
+		case "eth_getLogs":
+			var of struct {
+				FromBlock hexutil.Uint64 `json:"fromBlock"`
+				ToBlock   hexutil.Uint64 `json:"toBlock"`
+			}
+			if err := json.Unmarshal(m.Params[0], &of); err == nil && mode == Limits && of.ToBlock-of.FromBlock >= MaxBlocks {
+				delete(answers[i], "result")
+				answers[i]["error"] = map[string]any{"code": -32602, "message": "too many blocks"}
+				altered = true
+			}
+			if mode == Lags {
+				answers[i]["result"] = []any{}
+				altered = true
+			}
+		}
+	}
+	if !altered {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		p.Chain.ServeHTTP(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
+}
+
+// behind answers for a node that does not have the last block.
+func (p *Proxy) behind(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	head, herr := p.Client().BlockNumber(r.Context())
+	if err != nil || herr != nil {
+		http.Error(w, "down", http.StatusBadGateway)
+		return
+	}
+	var batch []map[string]any
+	_ = json.Unmarshal(body, &batch) // a single request is none for blocks
+	altered := false
+	for _, m := range batch {
+		params, _ := m["params"].([]any)
+		if m["method"] != "eth_getBlockByNumber" || len(params) == 0 {
+			continue
+		}
+		tag, _ := params[0].(string)
+		switch n, err := hexutil.DecodeUint64(tag); {
+		case tag == "latest":
+			params[0] = hexutil.EncodeUint64(head - 1)
+		case err == nil && n >= head:
+			params[0], altered = hexutil.EncodeUint64(1<<40), true
+		}
+	}
+	p.mu.Lock()
+	if altered {
+		p.turns++
+		altered = p.turns%2 == 0
+	}
+	p.mu.Unlock()
+	if text, err := json.Marshal(batch); altered && err == nil {
+		body = text
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	p.Chain.ServeHTTP(w, r)
 }
 
 // Give transfers USDC from the faucet, once for each id.

@@ -88,8 +88,11 @@ type Chain struct {
 	transfers int
 	fork      int64 // number of reorganizations
 	open      bool  // blocks are not final
+	behind    bool  // the payer's node does not have the last block
 	failing   error
 	lost      bool // the next transfer is executed; its answer is lost
+	delayed   bool // the next transfer waits in the pool; its answer is lost
+	waiting   *x402.Authorization
 }
 
 // NewChain returns a chain in which an address has an amount.
@@ -109,6 +112,14 @@ func (c *Chain) Lose() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lost = true
+}
+
+// Delay makes the next transfer wait in the pool, without an answer. It is executed with
+// the one after it, before that one.
+func (c *Chain) Delay() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delayed = true
 }
 
 // Transfers returns the number of transfers.
@@ -142,6 +153,9 @@ func (c *Chain) Used(_ context.Context, payer common.Address, nonce [32]byte) (b
 func (c *Chain) State(_ context.Context, _ x402.Network, payer common.Address, nonce [32]byte) (bool, chain.Block, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.behind {
+		return false, chain.Block{Time: c.Clock()}, c.failing
+	}
 	return c.used[id(payer, nonce)] != "", chain.Block{Number: 1, Hash: c.hash(), Time: c.Clock()}, c.failing
 }
 
@@ -151,7 +165,7 @@ func (c *Chain) hash() common.Hash { return common.BigToHash(big.NewInt(c.fork +
 func (c *Chain) Stands(_ context.Context, _ x402.Network, b chain.Block) (part, final bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	part = b.Hash == c.hash()
+	part = b.Hash == c.hash() && !c.behind
 	return part, part && !c.open, c.failing
 }
 
@@ -160,6 +174,13 @@ func (c *Chain) Open(open bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.open = open
+}
+
+// Behind sets whether the payer's node does not have the last block.
+func (c *Chain) Behind(behind bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.behind = behind
 }
 
 // Reorganize replaces all blocks, with the transfers or without.
@@ -190,23 +211,34 @@ func (c *Chain) Transfer(_ context.Context, a x402.Authorization, s x402.Signatu
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	payer, err := s.Payer(a.Digest(c.Net))
+	if w := c.waiting; w != nil && c.failing == nil {
+		c.waiting = nil
+		c.execute(*w)
+	}
 	switch key := id(a.From, a.Nonce); {
 	case c.failing != nil:
 		return "", false, c.failing
 	case err != nil || payer != a.From || c.used[key] != "" || c.balances[a.From] < a.Value:
 		return fmt.Sprintf("0x%064x", 0xdead), false, nil
+	case c.delayed:
+		c.delayed, c.waiting = false, &a
+		return "", false, context.DeadlineExceeded
 	default:
-		c.transfers++
-		c.done = append(c.done, a)
-		c.used[key] = fmt.Sprintf("0x%064x", c.transfers)
-		c.balances[a.From] -= a.Value
-		c.balances[a.To] += a.Value
+		c.execute(a)
 		if c.lost {
 			c.lost = false
 			return "", false, context.DeadlineExceeded
 		}
 		return c.used[key], true, nil
 	}
+}
+
+func (c *Chain) execute(a x402.Authorization) {
+	c.transfers++
+	c.done = append(c.done, a)
+	c.used[id(a.From, a.Nonce)] = fmt.Sprintf("0x%064x", c.transfers)
+	c.balances[a.From] -= a.Value
+	c.balances[a.To] += a.Value
 }
 
 func id(payer common.Address, nonce [32]byte) string { return fmt.Sprintf("%s/%x", payer, nonce) }
