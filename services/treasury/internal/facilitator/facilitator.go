@@ -267,6 +267,10 @@ func (f *Facilitator) settle(ctx context.Context, o *x402.Order, key, print stri
 		return x402.Receipt{}, f.unknown(ctx, s, err)
 	case tx.ok:
 		return f.settled(ctx, o, s, tx.hash)
+	case before.State == Pending:
+		// The token has executed the transaction of the earlier attempt meanwhile, or the
+		// node has it in its pool: the next request finds the transfer.
+		return x402.Receipt{}, f.unknown(ctx, s, errors.New("the transaction of an earlier attempt may be included"))
 	}
 	// Another program may have submitted the authorization first. Then its nonce is used,
 	// and this settlement has failed, although the payee has the money.
@@ -300,22 +304,22 @@ func (f *Facilitator) settled(ctx context.Context, o *x402.Order, s Settlement, 
 }
 
 // refuse ends a settlement that was not submitted. A refusal that the next request may
-// not repeat, such as missing funds, is not stored.
+// not repeat, such as missing funds, is not stored. While the transaction of an earlier
+// attempt may still be included, there is no outcome.
 func (f *Facilitator) refuse(ctx context.Context, o *x402.Order, s, before Settlement, cause error) (x402.Receipt, error) {
 	refusal, ok := errors.AsType[*x402.Fault](cause)
 	if !ok {
 		return x402.Receipt{}, f.unknown(ctx, s, cause)
 	}
 	r := f.refusal(o, refusal.Reason)
-	if before.State == Pending {
-		// The transaction of an earlier attempt may still be in the pool.
-		if o.Payment.Authorization.ValidBefore > f.now().Unix()-int64(claimTime/time.Second) {
-			return r, nil
-		}
-		s.State, s.Receipt = Refused, r
-		return r, f.store.SaveSettlement(ctx, s)
+	switch {
+	case before.State != Pending:
+		return r, f.store.DropSettlement(ctx, s.Key)
+	case o.Payment.Authorization.ValidBefore > f.now().Unix()-int64(claimTime/time.Second):
+		return x402.Receipt{}, f.unknown(ctx, s, cause)
 	}
-	return r, f.store.DropSettlement(ctx, s.Key)
+	s.State, s.Receipt = Refused, r
+	return r, f.store.SaveSettlement(ctx, s)
 }
 
 // unknown ends the claim of a settlement without an outcome, so that the next request can

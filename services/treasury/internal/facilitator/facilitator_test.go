@@ -139,6 +139,25 @@ func TestLostTransfer(t *testing.T) {
 	})
 }
 
+// TestLateTransfer checks that a settlement whose transaction is included after the next
+// attempt has looked for it is not refused for good.
+func TestLateTransfer(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		p := w.payer.Pay(t, price(), x402.V2, nil)
+		w.chain.Delay()
+		for _, attempt := range []string{"waits in the pool", "is executed meanwhile"} {
+			if r, err := w.replica().Settle(t.Context(), order(p)); api.CodeOf(err) != api.Unavailable {
+				t.Errorf("the transaction %s: got %+v, %v, want unavailable", attempt, r, err)
+			}
+		}
+		r, err := w.replica().Settle(t.Context(), order(p))
+		if err != nil || !r.Success || w.chain.Transfers() != 1 {
+			t.Errorf("afterwards: got %+v, %v after %d transfers, want success after 1", r, err, w.chain.Transfers())
+		}
+	})
+}
+
 // TestChainDown checks that nothing is decided while the chain does not answer.
 func TestChainDown(t *testing.T) {
 	t.Parallel()
