@@ -229,6 +229,22 @@ func TestMeter(t *testing.T) {
 	})
 }
 
+// TestMeterAfterAClockAhead checks that one payment by a clock that is days ahead does not
+// make the meter forget the payments of other classes that are made afterwards.
+func TestMeterAfterAClockAhead(t *testing.T) {
+	t.Parallel()
+	m := limits.Meter{}.Add(now+us(72*time.Hour), limits.ClassOf("inference", ""), 1)
+	transfer := limits.ClassOf("transfer", "")
+	for i := range int64(3) {
+		m = m.Add(now+i*us(time.Minute), transfer, 10)
+	}
+	m = m.Take(now+us(time.Minute), transfer, 4, true)
+	got := m.Within(now+us(3*time.Minute), time.Hour)
+	if s := got.Of("transfer"); s != (limits.Sum{Amount: 26, Payments: 3}) {
+		t.Errorf("got %+v, want 3 payments of 26", s)
+	}
+}
+
 // TestMeterReleased checks that released payments are not counted, with their numbers.
 func TestMeterReleased(t *testing.T) {
 	t.Parallel()

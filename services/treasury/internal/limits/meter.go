@@ -18,7 +18,7 @@ import (
 type Meter struct {
 	entries  []entry
 	transfer int64 // time of the latest transfer, Unix µs; 0: none
-	latest   int64 // time of the latest payment, Unix µs; entries a day before it are dropped
+	latest   int64 // time of the latest payment, Unix µs; entries a day before it may be dropped
 }
 
 // entry is the sum of payments of one class that were made after the previous entry of the
@@ -37,12 +37,13 @@ const (
 	day      = 24 * hour
 )
 
-// Add adds a payment that is made now, and drops entries that are older than a day.
+// Add adds a payment that is made now, and drops entries that are older than a day: by
+// now, because the clock of another replica, or this one before, may have been ahead.
 func (m Meter) Add(now int64, c Class, amount api.Micros) Meter {
 	m.latest = max(m.latest, now)
 	entries := make([]entry, 0, len(m.entries)+1)
 	for _, e := range m.entries {
-		if e.until > m.latest-day {
+		if e.until > now-day {
 			entries = append(entries, e)
 		}
 	}
@@ -69,7 +70,7 @@ func (m Meter) Add(now int64, c Class, amount api.Micros) Meter {
 // Take subtracts a part of a payment that was counted at the time at; see [Tally.Take].
 func (m Meter) Take(at int64, c Class, amount api.Micros, paid bool) Meter {
 	i := m.find(at, c)
-	if i < 0 || at <= m.latest-day { // it may be dropped already, and the entry that is found is of later payments
+	if i < 0 || at <= m.latest-day && m.entries[i].until != at { // it may be dropped already, and the entry that is found is of later payments
 		return m
 	}
 	m.entries = slices.Clone(m.entries)
