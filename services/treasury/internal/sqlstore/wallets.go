@@ -31,7 +31,7 @@ func (s *Store) AddWallet(ctx context.Context, agent string, w wallet.Wallet) (w
 }
 
 // AgentAt returns the agent that has, had or gets a wallet with an address, in any case,
-// and "" if there is none.
+// and "" if there is none: the wallets of treasury itself belong to no agent.
 func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
 	var name string
 	err := s.db.QueryRowContext(ctx, "select agent from wallets where lower(address) = lower($1) and agent <> '' order by agent limit 1", address).Scan(&name)
@@ -41,7 +41,7 @@ func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
 	if o, ok := wallet.OwnerOf(name); ok {
 		return o.Agent, err
 	}
-	return name, err
+	return "", err
 }
 
 // Rotating returns the address of an agent's stored wallet, and whether a rotation of it is
