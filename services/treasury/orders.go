@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -118,17 +119,22 @@ func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders
 	if err == nil {
 		return o.end(ctx, w, orders.Done, answer, thing, true)
 	}
-	if f, ok := errors.AsType[*conway.Failure](err); ok && !f.Unknown {
+	// An attempt that has not reached the provider says nothing about an earlier one.
+	if f, ok := errors.AsType[*conway.Failure](err); ok && !f.Unknown && (!again || f.Status != 0 && f.Status != http.StatusTooManyRequests) {
 		return o.end(ctx, w, orders.Refused, api.Wire(conway.Explain(err)).Message, nil, true)
 	}
 	return w, conway.Explain(err)
 }
 
 func (o *outside) holdPrice(ctx context.Context, w orders.Order) (ledger.HoldState, error) {
-	return o.ledger.Hold(ctx, ledger.HoldRequest{
+	return o.ledger.Hold(ctx, holdRequest(ctx, w))
+}
+
+func holdRequest(ctx context.Context, w orders.Order) ledger.HoldRequest {
+	return ledger.HoldRequest{
 		ID: w.Hold(), Agent: w.Agent, Amount: w.Price, Category: "other", Session: w.Session, Turn: w.Turn, By: w.By,
 		ExpiresAt: time.UnixMicro(w.CreatedAt).Add(orderLife).UnixMicro(), Parent: bus.TraceParent(ctx),
-	})
+	}
 }
 
 // boughtFor buys the credits that the agent lacks for an order, if its wallet can pay, and
@@ -175,14 +181,36 @@ func (o *outside) pay(ctx context.Context, w orders.Order, held bool) (err error
 			err = nil // it was refused before the hold
 		}
 	default:
-		_, err = o.ledger.Settle(ctx, ledger.SettleRequest{
-			ID: w.Hold(), Amount: w.Price, Payee: provider, Memo: string(w.Kind), Parent: bus.TraceParent(ctx),
-		})
+		err = o.settle(ctx, w, w.Hold())
+		if api.CodeOf(err) == api.Conflict {
+			err = o.payLate(ctx, w, err)
+		}
 	}
 	if err != nil {
 		return err
 	}
 	return o.store.PaidOrder(ctx, w.ID)
+}
+
+func (o *outside) settle(ctx context.Context, w orders.Order, hold string) error {
+	_, err := o.ledger.Settle(ctx, ledger.SettleRequest{ID: hold, Amount: w.Price, Payee: provider, Memo: string(w.Kind), Parent: bus.TraceParent(ctx)})
+	return err
+}
+
+// payLate pays an order whose hold has expired, because treasury did not run at the end of
+// its life. The order is executed, so no limit refuses the payment; without credits it is
+// repeated.
+func (o *outside) payLate(ctx context.Context, w orders.Order, cause error) error {
+	h, err := o.holdPrice(ctx, w)
+	if err != nil || h.Status != api.HoldExpired {
+		return errors.Join(cause, err)
+	}
+	late := holdRequest(ctx, w)
+	late.ID, late.Owed, late.ExpiresAt = late.ID+"/late", true, o.now().Add(orderLife).UnixMicro()
+	if _, err := o.ledger.Hold(ctx, late); err != nil {
+		return err
+	}
+	return o.settle(ctx, w, late.ID)
 }
 
 // send sends an order and returns what the agent owns then.
@@ -274,8 +302,7 @@ func (o *outside) round(ctx context.Context) {
 		case w.Status != orders.Pending:
 			err = o.pay(ctx, w, true)
 		case old:
-			o.log.ErrorContext(ctx, "order without an answer for a day is paid", "order", w.ID, "agent", w.Agent, "kind", string(w.Kind))
-			_, err = o.end(ctx, w, orders.Unknown, "the provider has not said whether it executed the order; it was paid", nil, true)
+			err = o.giveUp(ctx, w)
 		default:
 			_, err = o.carry(ctx, w, true)
 		}
@@ -283,4 +310,17 @@ func (o *outside) round(ctx context.Context) {
 			o.log.WarnContext(ctx, "open order not continued, retrying", "order", w.ID, "err", err)
 		}
 	}
+}
+
+// giveUp ends an order that had no clear answer for a day. Treasury may not have run for
+// most of it, so it looks once more whether the order was executed.
+func (o *outside) giveUp(ctx context.Context, w orders.Order) error {
+	thing, answer, err := o.find(ctx, w)
+	if err == nil && thing != nil {
+		_, err = o.end(ctx, w, orders.Done, answer, thing, true)
+		return err
+	}
+	o.log.ErrorContext(ctx, "order without an answer for a day is paid", "order", w.ID, "agent", w.Agent, "kind", string(w.Kind), "err", err)
+	_, err = o.end(ctx, w, orders.Unknown, "the provider has not said whether it executed the order; it was paid", nil, true)
+	return err
 }

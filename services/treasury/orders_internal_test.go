@@ -185,3 +185,68 @@ func TestOrderPaidLater(t *testing.T) {
 		}
 	})
 }
+
+// TestOrderAfterADayOffline leaves an order without an answer, or without its payment, and
+// continues after its hold has expired: it is paid, and what it brought is the agent's.
+func TestOrderAfterADayOffline(t *testing.T) {
+	t.Parallel()
+	lost, failed := conwaytest.Fault{Lost: true}, conwaytest.Fault{Status: 500}
+	for name, tt := range map[string]struct {
+		fault  conwaytest.Fault
+		things int
+	}{"executed": {lost, 1}, "not executed": {failed, 0}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				s := conwaytest.Start(t, 100_000)
+				b, ctx := newBureau(t, db, s), t.Context()
+				s.Fail(conwaytest.Fault{}, tt.fault, tt.fault, tt.fault, tt.fault)
+				if _, err := b.rent(ctx, "k1"); api.CodeOf(err) != api.Unavailable {
+					t.Fatalf("got %v, want Unavailable", err)
+				}
+				b.wait(orderLife + time.Hour)
+				if n, err := b.ledger.Expire(ctx); n != 1 || err != nil {
+					t.Fatalf("expire: got %d, %v", n, err)
+				}
+				b.has(t, 100*api.Dollar, 0)
+				for range 2 {
+					b.round(ctx)
+					b.has(t, 95*api.Dollar, 0)
+				}
+				if own, err := b.store.Things(ctx, "lucky", orders.Sandbox); err != nil || len(own) != tt.things {
+					t.Errorf("lucky owns %+v, %v; want %d", own, err, tt.things)
+				}
+				if open, err := b.store.OpenOrders(ctx, b.clock().UnixMicro(), 10); err != nil || len(open) != 0 {
+					t.Errorf("open: got %+v, %v; want none", open, err)
+				}
+			})
+		})
+	}
+}
+
+// TestOrderWaitsForTheBreaker checks that an order without a clear answer stays open while
+// the client does not send it.
+func TestOrderWaitsForTheBreaker(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := conwaytest.Start(t, 100_000)
+		b, ctx := newBureau(t, db, s), t.Context()
+		failed := conwaytest.Fault{Status: 500}
+		s.Fail(conwaytest.Fault{}, failed, failed, failed, failed)
+		if _, err := b.rent(ctx, "k1"); api.CodeOf(err) != api.Unavailable {
+			t.Fatalf("got %v, want Unavailable", err)
+		}
+		b.wait(orderRest + time.Second)
+		s.Fail(conwaytest.Fault{}, failed) // the list, and the fifth failure in a row
+		for range 3 {
+			b.round(ctx)
+			b.has(t, 95*api.Dollar, 5*api.Dollar)
+		}
+		b.wait(2 * time.Minute)
+		b.round(ctx)
+		b.has(t, 95*api.Dollar, 0)
+		if _, boxes, _ := s.Balance(); boxes != 1 {
+			t.Errorf("%d sandboxes, want 1", boxes)
+		}
+	})
+}
