@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/safehttp"
+	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -58,6 +59,9 @@ const (
 	workTime  = 90 * time.Second
 	claimTime = workTime + 30*time.Second
 	holdTime  = 30 * 24 * time.Hour
+
+	patience = 8 * time.Second        // with which a request waits for another one with its id
+	busyPoll = 100 * time.Millisecond // how often it looks
 )
 
 // Pay makes the request and pays for it if the seller demands it. The same request with
@@ -72,22 +76,24 @@ func (p *Payer) Pay(ctx context.Context, r Request) (Payment, error) {
 	if err := p.check(&r); err != nil {
 		return Payment{}, err
 	}
-	now := p.o.Now()
 	w := &work{Payer: p, r: &r, hash: r.hash()}
-	stored, claimed, err := p.o.Store.ClaimPayment(ctx, Payment{
-		ID: r.ID, Agent: r.Agent, Session: r.Session, Turn: r.Turn, By: r.By, Request: w.hash, Method: r.Method, URL: r.URL, State: api.PaymentIntended,
-		CreatedAt: now.UnixMicro(), UpdatedAt: now.UnixMicro(), BusyUntil: now.Add(claimTime).UnixMicro(), Parent: r.Parent,
+	stored, claimed, err := p.claim(ctx, Payment{
+		ID: r.ID, Agent: r.Agent, Session: r.Session, Turn: r.Turn, By: r.By, Request: w.hash, Method: r.Method, URL: r.URL, State: api.PaymentIntended, Parent: r.Parent,
 	})
+	same := stored.Request == w.hash && stored.Agent == r.Agent
 	switch {
 	case err != nil:
 		return Payment{}, err
-	case stored.Request != w.hash || stored.Agent != r.Agent || stored.final():
+	case !same || stored.ended() || stored.final() && !claimed:
+		w.Payment = stored
 		if claimed {
-			w.Payment = stored
+			if same {
+				w.look(ctx)
+			}
 			w.leave(ctx)
 		}
-		if stored.Request == w.hash && stored.Agent == r.Agent {
-			return stored, outcome(&stored)
+		if same {
+			return w.Payment, outcome(&w.Payment)
 		}
 		return Payment{}, &api.Error{Code: api.Conflict, Reason: api.ReasonKeyTaken, Message: "the id belongs to another request", Next: "use a new id for a new request"}
 	case !claimed:
@@ -97,9 +103,35 @@ func (p *Payer) Pay(ctx context.Context, r Request) (Payment, error) {
 	w.Own = r.Own
 	ctx, cancel := context.WithTimeout(ctx, workTime)
 	defer cancel()
-	err = w.run(ctx)
+	if w.final() {
+		err = w.collect(ctx)
+	} else {
+		err = w.run(ctx)
+	}
 	w.leave(ctx)
 	return w.Payment, err
+}
+
+// claim claims the payment of a request. While another request works on it, which may be
+// an earlier delivery of the same one, claim waits for its end.
+func (p *Payer) claim(ctx context.Context, fresh Payment) (stored Payment, claimed bool, err error) {
+	for end := p.o.Now().Add(patience); ; {
+		now := p.o.Now()
+		fresh.CreatedAt, fresh.UpdatedAt, fresh.BusyUntil = now.UnixMicro(), now.UnixMicro(), now.Add(claimTime).UnixMicro()
+		stored, claimed, err = p.o.Store.ClaimPayment(ctx, fresh)
+		busy := err == nil && !claimed && stored.Request == fresh.Request && !stored.final()
+		if !busy || !now.Before(end) || wait.For(ctx, busyPoll) != nil {
+			return stored, claimed, err
+		}
+	}
+}
+
+// look asks the chain for the outcome of a payment that the seller has answered. If it has
+// none, or does not answer, the reconciliation asks again.
+func (w *work) look(ctx context.Context) {
+	if !w.final() && w.decide(ctx) == nil && w.final() {
+		w.post(ctx)
+	}
 }
 
 // outcome returns the error that a payment ends with.
@@ -185,6 +217,7 @@ func (w *work) ask(ctx context.Context) (done bool, err error) {
 		}
 		return true, w.save(ctx, api.PaymentFree)
 	}
+	w.Answer = Answer{} // of an earlier attempt, at which the seller failed
 	challenges, err := x402.ReadChallenges(a.header, a.body)
 	if err != nil {
 		return true, w.fail(ctx, &api.Error{Code: api.Denied, Reason: api.ReasonOffer, Message: "the seller's price cannot be read: " + err.Error(), Next: "use another seller"})

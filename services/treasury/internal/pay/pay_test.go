@@ -288,6 +288,151 @@ func TestReconciles(t *testing.T) {
 	}
 }
 
+// TestCollectsTheAnswer settles a payment whose answers are lost until its window has ended.
+// The next request gets what was paid for, with the same authorization.
+func TestCollectsTheAnswer(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		p := w.payerOf(t, nil)
+		w.lose.Store(4)
+		if got, err := p.Pay(t.Context(), w.request("/paid")); api.CodeOf(err) != api.Unavailable || got.State != api.PaymentUnknown {
+			t.Fatalf("lost: got %+v, %v", got, err)
+		}
+		w.later.Add(1200)
+		if n, err := p.Reconcile(t.Context()); n != 1 || err != nil {
+			t.Fatalf("reconcile: got %d, %v", n, err)
+		}
+		if got, err := p.Pay(t.Context(), w.request("/paid")); err != nil || got.State != api.PaymentSettled || got.Answer.Status != 0 {
+			t.Errorf("lost again: got %+v, %v", got, err)
+		}
+		for range 2 {
+			got, err := p.Pay(t.Context(), w.request("/paid"))
+			if err != nil || got.State != api.PaymentSettled || string(got.Answer.Body) != "secret 1" {
+				t.Errorf("got %+v, %v, want the answer", got, err)
+			}
+		}
+		if w.chain.Transfers() != 1 || w.runs.Load() != 1 || w.calls.Load() != 5 || w.money.state("p1") != "settled" {
+			t.Errorf("got %d transfers, %d runs, %d requests, hold %s; want 1, 1, 5, settled", w.chain.Transfers(), w.runs.Load(), w.calls.Load(), w.money.state("p1"))
+		}
+	})
+}
+
+// seller returns a server that demands the price, and answers a request with the n-th
+// payment as paid does; n is 0 for the first request to /fails-once, without a payment.
+func seller(t *testing.T, paid func(rw http.ResponseWriter, n int64)) (at string, payments *atomic.Int64) {
+	t.Helper()
+	payments = new(atomic.Int64)
+	var failed atomic.Bool
+	srv := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if _, ok, _ := x402.ReadPayment(r.Header); ok {
+			paid(rw, payments.Add(1))
+			return
+		}
+		if r.URL.Path == "/fails-once" && failed.CompareAndSwap(false, true) {
+			paid(rw, 0)
+			return
+		}
+		body := x402.Demand{Price: x402.Price{Terms: x402.Terms{Network: x402.BaseSepolia, PayTo: common.Address{1}, Amount: cost, Timeout: 60}}}.Write(rw.Header())
+		rw.WriteHeader(http.StatusPaymentRequired)
+		_, _ = rw.Write(body)
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, payments
+}
+
+// TestStoredAnswer repeats a request whose answer has arrived before the chain has the
+// settlement: the seller is not asked again, and would refuse the payment.
+func TestStoredAnswer(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		at, payments := seller(t, func(rw http.ResponseWriter, n int64) {
+			if n > 1 {
+				rw.WriteHeader(http.StatusPaymentRequired)
+				return
+			}
+			_, _ = rw.Write([]byte("thanks"))
+		})
+		p, r := w.payerOf(t, nil), w.request("")
+		r.URL = at
+		for range 2 {
+			if got, err := p.Pay(t.Context(), r); err != nil || got.State != api.PaymentUnknown || string(got.Answer.Body) != "thanks" {
+				t.Errorf("got %+v, %v, want the stored answer", got, err)
+			}
+		}
+		if n := payments.Load(); n != 1 {
+			t.Errorf("the payment was sent %d times, want 1", n)
+		}
+	})
+}
+
+// TestFailureIsNotTheAnswer pays a seller that has failed before it named its price. If its
+// answer to the payment is lost, that failure is not the answer.
+func TestFailureIsNotTheAnswer(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		at, _ := seller(t, func(rw http.ResponseWriter, n int64) {
+			if n > 0 {
+				panic(http.ErrAbortHandler)
+			}
+			rw.WriteHeader(http.StatusInternalServerError)
+		})
+		p, r := w.payerOf(t, nil), w.request("")
+		r.URL = at + "/fails-once"
+		if got, err := p.Pay(t.Context(), r); err != nil || got.State != api.PaymentIntended || got.Answer.Status != http.StatusInternalServerError {
+			t.Fatalf("failed: got %+v, %v", got, err)
+		}
+		if got, err := p.Pay(t.Context(), r); api.CodeOf(err) != api.Unavailable || got.Answer.Status != 0 {
+			t.Errorf("lost: got %+v, %v, want no answer", got, err)
+		}
+	})
+}
+
+// TestWaitsForTheOtherRequest repeats a request while the first one waits for the seller.
+func TestWaitsForTheOtherRequest(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		begun, gate := make(chan struct{}), make(chan struct{})
+		at, payments := seller(t, func(rw http.ResponseWriter, _ int64) {
+			close(begun)
+			<-gate
+			_, _ = rw.Write([]byte("thanks"))
+		})
+		r := w.request("")
+		r.URL = at
+		var wg sync.WaitGroup
+		pays := func(p *pay.Payer) {
+			if got, err := p.Pay(t.Context(), r); err != nil || string(got.Answer.Body) != "thanks" {
+				t.Errorf("got %+v, %v, want the answer of the one request", got, err)
+			}
+		}
+		first, asked := w.payerOf(t, nil), &asking{Store: w.store, refused: make(chan struct{}, 100)}
+		wg.Go(func() { pays(first) })
+		<-begun
+		second := w.payerOf(t, func(o *pay.Options) { o.Store = asked })
+		wg.Go(func() { pays(second) })
+		<-asked.refused
+		close(gate)
+		wg.Wait()
+		if n := payments.Load(); n != 1 {
+			t.Errorf("the payment was sent %d times, want 1", n)
+		}
+	})
+}
+
+// asking notes each payment that another process works on.
+type asking struct {
+	pay.Store
+	refused chan struct{}
+}
+
+func (s *asking) ClaimPayment(ctx context.Context, p pay.Payment) (pay.Payment, bool, error) {
+	stored, claimed, err := s.Store.ClaimPayment(ctx, p)
+	if err == nil && !claimed {
+		s.refused <- struct{}{}
+	}
+	return stored, claimed, err
+}
+
 // TestChainIsTheArbiter has a seller that reports a settlement which never happened.
 func TestChainIsTheArbiter(t *testing.T) {
 	t.Parallel()

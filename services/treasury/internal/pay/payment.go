@@ -11,6 +11,7 @@ package pay
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -84,6 +85,16 @@ func (p *Payment) final() bool {
 	case api.PaymentIntended, api.PaymentHeld, api.PaymentSigned, api.PaymentSubmitted, api.PaymentUnknown:
 	}
 	return false
+}
+
+// ended reports whether a repeated request has the stored result. A settled payment whose
+// answer is lost, or says that the seller has failed, has not: the seller may have it now.
+func (p *Payment) ended() bool {
+	answered := p.Answer.Status > 0 && p.Answer.Status < http.StatusInternalServerError
+	if p.State == api.PaymentSettled || p.Value != "" && !p.final() {
+		return answered
+	}
+	return p.final()
 }
 
 // Hold returns the id of the hold in the ledger. A payment whose settlement a

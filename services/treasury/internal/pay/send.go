@@ -178,6 +178,21 @@ func (w *work) received(ctx context.Context, a *reply) error {
 	return nil
 }
 
+// collect asks the seller of a settled payment for its answer, with the authorization that
+// is used already. Without one, the caller has what is stored and may ask again.
+func (w *work) collect(ctx context.Context) error {
+	a, err := w.do(ctx, true)
+	if err == nil && (a.status == http.StatusPaymentRequired || a.status >= http.StatusInternalServerError || temporary(a.status)) {
+		err = fmt.Errorf("the seller answers %d", a.status)
+	}
+	if err != nil {
+		w.o.Log.InfoContext(ctx, "paid, and the seller does not give its answer", "payment", w.ID, "err", safehttp.Explain(err))
+		return nil
+	}
+	w.Answer = a.answer()
+	return w.save(ctx, api.PaymentSettled)
+}
+
 // refusal returns why a seller refuses a payment.
 func refusal(a *reply) string {
 	if r, ok := x402.ReadReceipt(a.header); ok && r.Reason != "" {
