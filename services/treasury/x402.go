@@ -104,6 +104,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	if cfg.Facilitator != "" {
 		client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: 2 * time.Minute} //nolint:forcetypeassert // its documented type
 		o.Facilitator = &facilitator.Remote{URL: cfg.Facilitator, Client: client, Token: cfg.Token.Reveal()}
+		o.Transferred = link.Transferred
 		closeAll = func() { h.payer.Close(); client.CloseIdleConnections() }
 	}
 	payTo := link.Signer()

@@ -89,6 +89,10 @@ type Options struct {
 	// Below it, the handler runs after the payment is verified, and is not paid if it
 	// fails. 0 means that every payment is settled first.
 	SettleFirst api.Micros
+	// Transferred, which may be nil, returns the transaction in which the token has executed
+	// an authorization, "" without one. It is asked if the facilitator refuses a payment whose
+	// settlement had no outcome before: most refuse what they have settled themselves.
+	Transferred func(ctx context.Context, a x402.Authorization) (hash string, err error)
 	// Handled, which may be nil, is called after each request with a payment.
 	Handled func(ctx context.Context, outcome string)
 }
@@ -172,10 +176,11 @@ type visit struct {
 	refuse  func(http.ResponseWriter, int, error)
 	handler http.Handler
 
-	body    []byte
-	payment x402.Payment
-	order   x402.Order
-	use     Use
+	body     []byte
+	payment  x402.Payment
+	order    x402.Order
+	use      Use
+	repeated bool // an earlier request with the payment had no outcome
 }
 
 // The outcomes of a request, for the metric.
@@ -241,6 +246,7 @@ func (v *visit) serve() string {
 	// From here the work is finished even if the client disconnects: it has paid.
 	ctx := context.WithoutCancel(v.r.Context())
 	if before.State != "" {
+		v.repeated = true
 		v.use.State, v.use.Transaction, v.use.Answer = before.State, before.Transaction, before.Answer
 	} else if verified != nil {
 		v.drop(ctx)
@@ -299,6 +305,9 @@ func (v *visit) work(ctx context.Context) string {
 // settle settles the payment and stores the next state.
 func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool) {
 	receipt, err := v.o.Facilitator.Settle(ctx, v.order)
+	if err == nil && !receipt.Success && v.repeated && v.o.Transferred != nil {
+		receipt, err = v.settledBefore(ctx, receipt)
+	}
 	if err != nil {
 		v.end(ctx) // another request with the same payment continues
 		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
@@ -325,17 +334,30 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 	return "", true
 }
 
+// settledBefore returns the receipt of a payment that was settled by an earlier request,
+// whose answer is lost, and otherwise the refusal.
+func (v *visit) settledBefore(ctx context.Context, refusal x402.Receipt) (x402.Receipt, error) {
+	hash, err := v.o.Transferred(ctx, v.payment.Authorization)
+	if err != nil || hash == "" {
+		return refusal, err
+	}
+	return x402.Receipt{Success: true, Transaction: hash, Payer: v.use.Payer}, nil
+}
+
 // unknown returns the error for a payer whose payment may be settled. A failure of this
-// process, such as of its database, must not look like the answer that was paid for: a
-// client repeats after 503, and keeps 500.
+// process, such as of its database or a full disk, must not look like the answer that was
+// paid for: a client repeats after 503, and keeps 500 and 507.
 func unknown(ctx context.Context, log *slog.Logger, err error) error {
-	if api.CodeOf(err) != api.Internal {
+	if api.CodeOf(err) != api.Internal && api.ReasonOf(err) != api.ReasonNoSpace {
 		return err
 	}
 	log.ErrorContext(ctx, "paid request not completed; the payer can repeat it", "err", err)
-	return &api.Error{
-		Code: api.Unavailable, Message: "the outcome of the payment is not stored", Next: "repeat the request with the same payment", RetryAfter: 1000,
-	}
+	return again("the outcome of the payment is not stored")
+}
+
+// again returns the error after which a payer repeats its request.
+func again(message string) error {
+	return &api.Error{Code: api.Unavailable, Message: message, Next: "repeat the request with the same payment", RetryAfter: 1000}
 }
 
 // run runs the handler and stores its answer.
@@ -358,6 +380,10 @@ func (v *visit) run(ctx context.Context) (outcome string, ok bool) {
 			receipt := x402.Receipt{Success: true, Transaction: v.use.Transaction, Payer: v.use.Payer}
 			name, value := receipt.Header(&v.payment, v.price.Network)
 			v.w.Header().Set(name, value)
+			if rec.status >= http.StatusInternalServerError {
+				v.refuse(v.w, 0, again(fmt.Sprintf("the payment is settled, and the request has failed with status %d", rec.status)))
+				return OutcomeFailed, false
+			}
 		} else {
 			v.drop(ctx)
 		}

@@ -22,13 +22,14 @@ import (
 // lossy is a store whose next saves fail after they are stored.
 type lossy struct {
 	paywall.Store
-	fail atomic.Int64
+	fail  atomic.Int64
+	cause error
 }
 
 func (s *lossy) SaveUse(ctx context.Context, u paywall.Use) error {
 	err := s.Store.SaveUse(ctx, u)
 	if err == nil && s.fail.Add(-1) >= 0 {
-		err = errors.New("connection lost")
+		err = s.cause
 	}
 	return err
 }
@@ -39,8 +40,15 @@ func (s *lossy) SaveUse(ctx context.Context, u paywall.Use) error {
 func TestFailingStore(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s *shop) {
-		for name, first := range map[string]api.Micros{"settled first": 0, "served first": api.Dollar} {
-			log, store := slog.New(slog.DiscardHandler), &lossy{Store: s.store}
+		for name, tt := range map[string]struct {
+			first api.Micros
+			cause error
+		}{
+			"settled first":      {0, errors.New("connection lost")},
+			"served first":       {api.Dollar, errors.New("connection lost")},
+			"settled, disk full": {0, &api.Error{Code: api.Unavailable, Reason: api.ReasonNoSpace, Message: "connection and disk"}},
+		} {
+			log, store, first := slog.New(slog.DiscardHandler), &lossy{Store: s.store, cause: tt.cause}, tt.first
 			wall := paywall.New(paywall.Options{
 				Facilitator: facilitator.New(s.store, log, time.Now, s.chain), Store: store, Log: log, Now: time.Now, SettleFirst: first,
 			})
@@ -66,8 +74,70 @@ func TestFailingStore(t *testing.T) {
 				t.Errorf("%s: repeated: got %d %s", name, got.Code, got.Body)
 			}
 		}
-		if n := s.chain.Transfers(); n != 2 {
-			t.Errorf("got %d transfers, want 2", n)
+		if n := s.chain.Transfers(); n != 3 {
+			t.Errorf("got %d transfers, want 3", n)
+		}
+	})
+}
+
+// forgetful is a facilitator that loses its next answers and, as most do, refuses what it
+// has settled already.
+type forgetful struct {
+	*facilitator.Facilitator
+	chain facilitator.Chain
+	lose  atomic.Int64
+}
+
+func (f *forgetful) Settle(ctx context.Context, o x402.Order) (x402.Receipt, error) {
+	hash, ok, err := f.chain.Transfer(ctx, o.Payment.Authorization, o.Payment.Signature)
+	switch {
+	case err != nil:
+		return x402.Receipt{}, err
+	case f.lose.Add(-1) >= 0:
+		return x402.Receipt{}, api.Errorf(api.Unavailable, "no answer")
+	case !ok:
+		return x402.Receipt{Reason: x402.NonceUsed}, nil
+	}
+	return x402.Receipt{Success: true, Transaction: hash}, nil
+}
+
+// TestForgetfulFacilitator checks that a payment whose settlement was not answered is served
+// although the facilitator refuses it the second time, and that one that others have settled
+// is not.
+func TestForgetfulFacilitator(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		log := slog.New(slog.DiscardHandler)
+		f := &forgetful{Facilitator: facilitator.New(s.store, log, time.Now, s.chain), chain: s.chain}
+		wall := paywall.New(paywall.Options{Facilitator: f, Store: s.store, Log: log, Now: time.Now, Transferred: s.chain.Transferred})
+		price := func(*http.Request) (x402.Price, error) { return s.price(""), nil }
+		h := wall.Protect(price, host.WriteError, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sunny") }))
+		pay := func() x402.Payment {
+			return s.payer.Pay(t, x402.Price{Terms: s.price("").Terms, Resource: x402.Resource{URL: "http://example.com/"}}, x402.V2, nil)
+		}
+		ask := func(p *x402.Payment) int {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+			field, value := p.Header()
+			r.Header.Set(field, value)
+			rec := httptest.NewRecorder()
+			h(rec, r)
+			return rec.Code
+		}
+		p := pay()
+		f.lose.Store(1)
+		for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
+			if got := ask(&p); got != want {
+				t.Errorf("lost answer: got %d, want %d", got, want)
+			}
+		}
+		other := pay()
+		if _, ok, err := s.chain.Transfer(t.Context(), other.Authorization, other.Signature); !ok || err != nil {
+			t.Fatalf("transfer: got %t, %v", ok, err)
+		}
+		for range 2 {
+			if got := ask(&other); got != http.StatusPaymentRequired {
+				t.Errorf("settled by others: got %d, want 402", got)
+			}
 		}
 	})
 }
