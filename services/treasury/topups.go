@@ -92,10 +92,42 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	case api.CodeOf(err) != api.NotFound:
 		return err
 	}
-	_, err = t.fetch(ctx, pay.Request{
+	p, err := t.fetch(ctx, pay.Request{
 		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Parent: bus.TraceParent(ctx),
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return sold(&p, t.now())
+}
+
+// expected is how long the credits of a paid purchase are expected from a seller that has
+// failed or whose answer is lost. Each round asks it again, with the same payment.
+const expected = 24 * time.Hour
+
+// sold returns an error unless a payment has ended: the credits of the agent show then
+// what it has brought. After an Unavailable one the same payment is continued.
+func sold(p *pay.Payment, now time.Time) error {
+	status := p.Answer.Status
+	switch {
+	case p.State == api.PaymentFree:
+		return &api.Error{
+			Code: api.Denied, Message: fmt.Sprintf("the seller of credits has answered HTTP %d and named no price; nothing was paid", status),
+			Next: "the operator has to look at ANIMA_TREASURY_TOPUP_URL",
+		}
+	case p.State == api.PaymentIntended:
+		return &api.Error{
+			Code: api.Unavailable, Message: fmt.Sprintf("the seller of credits answers HTTP %d; nothing was paid", status), Next: "it is asked again", RetryAfter: 30_000,
+		}
+	case status >= 200 && status < 300:
+		return nil
+	case p.State == api.PaymentSettled && (status > 0 && status < 500 || now.Sub(time.UnixMicro(p.CreatedAt)) > expected):
+		return nil
+	}
+	return &api.Error{
+		Code: api.Unavailable, Message: "the seller of credits has not given its answer to the payment " + p.ID,
+		Next: "it is asked again with the same payment; do not buy again", RetryAfter: 30_000,
+	}
 }
 
 func (t *topups) topUp(ctx context.Context, m api.TopUp) (api.TopUpState, error) {

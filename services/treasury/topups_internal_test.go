@@ -35,6 +35,8 @@ type buyer struct {
 	*topups
 	chain *x402test.Chain
 	lose  atomic.Int32 // answers of the shop that are lost after a payment
+
+	unpaid, paid atomic.Int64 // status of the answers to requests without and with a payment, while it is not 0
 }
 
 func newBuyer(t *testing.T, db *sqldb.DB) *buyer {
@@ -74,7 +76,16 @@ func newBuyer(t *testing.T, db *sqldb.DB) *buyer {
 		Facilitator: facilitator.New(store, log, time.Now, b.chain), Store: store, Log: log, Now: time.Now,
 	}))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, paid, _ := x402.ReadPayment(r.Header); paid && b.lose.Add(-1) >= 0 {
+		_, paid, _ := x402.ReadPayment(r.Header)
+		status := b.unpaid.Load()
+		if paid {
+			status = b.paid.Load()
+		}
+		if status != 0 {
+			w.WriteHeader(int(status))
+			return
+		}
+		if paid && b.lose.Add(-1) >= 0 {
 			mux.ServeHTTP(httptest.NewRecorder(), r)
 			panic(http.ErrAbortHandler)
 		}
@@ -139,6 +150,60 @@ func TestTopUpOverX402(t *testing.T) {
 			t.Errorf("without a seller: got %v, want Denied", err)
 		}
 	})
+}
+
+// TestSellerOfCreditsFails has a seller that fails before it names its price, and one that
+// fails after it got the payment. The purchase stays open and is continued.
+func TestSellerOfCreditsFails(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBuyer(t, db), t.Context()
+		b.unpaid.Store(http.StatusServiceUnavailable)
+		for range 4 {
+			b.Round(ctx)
+			b.has(t, 10*api.Cent, 12*api.Dollar, 0)
+		}
+		b.unpaid.Store(0)
+		b.Round(ctx)
+		b.has(t, 510*api.Cent, 7*api.Dollar, 1)
+
+		b.paid.Store(http.StatusInternalServerError)
+		for range 2 {
+			if got, err := b.topUp(ctx, api.TopUp{ID: "two", Agent: "lucky", USD: 5}); api.CodeOf(err) != api.Unavailable {
+				t.Errorf("after the payment: got %+v, %v, want Unavailable", got, err)
+			}
+		}
+		b.paid.Store(0)
+		b.Round(ctx)
+		b.has(t, 1010*api.Cent, 2*api.Dollar, 2)
+	})
+}
+
+// TestSold checks after which payments the balance shows what they have brought.
+func TestSold(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	for name, tt := range map[string]struct {
+		state  api.PaymentState
+		status int
+		age    time.Duration
+		want   api.Code
+	}{
+		"answered":                  {api.PaymentSettled, 200, 0, ""},
+		"answered, not yet settled": {api.PaymentUnknown, 200, 0, ""},
+		"no price":                  {api.PaymentFree, 404, 0, api.Denied},
+		"failed before the price":   {api.PaymentIntended, 503, 0, api.Unavailable},
+		"failed":                    {api.PaymentSettled, 500, 0, api.Unavailable},
+		"lost":                      {api.PaymentSettled, 0, expected, api.Unavailable},
+		"lost for good":             {api.PaymentSettled, 0, expected + time.Second, ""},
+		"refused, paid":             {api.PaymentSettled, 400, 0, ""},
+		"refused, maybe paid":       {api.PaymentUnknown, 400, 0, api.Unavailable},
+	} {
+		p := pay.Payment{State: tt.state, Answer: pay.Answer{Status: tt.status}, CreatedAt: now.Add(-tt.age).UnixMicro()}
+		if err := sold(&p, now); api.CodeOf(err) != tt.want {
+			t.Errorf("%s: got %v, want %q", name, err, tt.want)
+		}
+	}
 }
 
 // amount returns the arguments of topup_credits.

@@ -69,7 +69,8 @@ type Options struct {
 	// USDC returns what an agent can pay with. It returns an error if that is not known.
 	USDC func(ctx context.Context, agent string) (api.Micros, error)
 	// Pay pays a purchase. Repeating it with the same id never pays twice. An Unavailable
-	// error, and one that is no [api.Error], means that it may have been paid.
+	// error, one that is no [api.Error], and a Conflict, unless the id belongs to another
+	// payment, mean that it may have been paid.
 	Pay func(ctx context.Context, id, agent string, usd int64) error
 	Now func() time.Time
 	Log *slog.Logger
@@ -163,7 +164,7 @@ func (a *Actor) finish(ctx context.Context, p Purchase) (Purchase, error) {
 	if p.State == Open {
 		err := a.Pay(ctx, p.ID, p.Agent, p.USD)
 		switch code := api.CodeOf(err); {
-		case code == api.Unavailable || code == api.Internal || ctx.Err() != nil:
+		case code == api.Unavailable || code == api.Internal || code == api.Conflict && api.ReasonOf(err) != api.ReasonKeyTaken || ctx.Err() != nil:
 			return p, err // it may be paid: it stays open
 		case err != nil:
 			p.State, p.Reason = Failed, api.Wire(err).Message
