@@ -142,7 +142,7 @@ func (b *batch) admit(pay *limits.Payment, id string, owed bool) (counting, erro
 	if !owed && policy.NeedsApproval(pay) {
 		approval = b.approval(approvalID(pay))
 		approval.ID = approvalID(pay)
-		sums.Approved = approval.Status == api.ApprovalApproved && approval.EndsAt > b.now
+		sums.Approved = approval.Status == api.ApprovalApproved && approval.EndsAt > b.now && approval.covers(pay)
 	}
 	parents, refused := b.pools(pay, &policy, &account)
 	b.limits.learn(pay, hint{scopes: c.scopes, parents: parents})

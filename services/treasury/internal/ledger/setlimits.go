@@ -166,6 +166,12 @@ func approvalID(p *limits.Payment) string {
 	return "approval-" + hex.EncodeToString(sum[:8])
 }
 
+// covers reports whether a is the request for p. Its id is short, so that people can type
+// it; somebody who chooses amounts and payees could find two payments with one id.
+func (a *Approval) covers(p *limits.Payment) bool {
+	return a.Agent == p.Agent && a.Amount == p.Amount && a.Category == p.Category && a.Payee == p.Payee && a.Domain == p.Domain && a.Asset == p.Asset
+}
+
 // approvalTime is how long an approval admits its payment.
 const approvalTime = 24 * time.Hour
 

@@ -291,6 +291,36 @@ func TestApproval(t *testing.T) {
 	})
 }
 
+// TestApprovalOfAnotherPayment checks that an approved request admits only the payment that
+// was shown, also if another one has the same id.
+func TestApprovalOfAnotherPayment(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		b := run(t, sqlstore.New(db, nil), ledger.Options{Now: time.Now, Limits: &api.Limits{ApproveAbove: new(api.Micros(10))}})
+		funded(t, b, "lucky", 1000)
+		pay := func(id string) error {
+			_, err := b.Hold(ctx, ledger.HoldRequest{
+				ID: id, Agent: "lucky", Amount: 500, Category: "transfer", Payee: "agent:bob", ExpiresAt: time.Now().Add(time.Hour).UnixMicro(),
+			})
+			return err
+		}
+		wantRefused(t, "asked", pay("h1"), api.Denied, api.ReasonApproval)
+		shown := func(amount int64) {
+			t.Helper()
+			if _, err := db.ExecContext(ctx, "update approvals set amount = $1, status = 'approved', ends_at = $2", amount, time.Now().Add(time.Hour).UnixMicro()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		shown(11)
+		wantRefused(t, "another payment was shown", pay("h2"), api.Denied, api.ReasonApproval)
+		shown(500)
+		if err := pay("h3"); err != nil {
+			t.Errorf("this payment was shown: %v", err)
+		}
+	})
+}
+
 // TestHoldPaysItsPayee checks that a hold for an agent is settled to this agent only.
 func TestHoldPaysItsPayee(t *testing.T) {
 	t.Parallel()
