@@ -227,6 +227,10 @@ func TestHTTP(t *testing.T) {
 		if r, err := remote.Settle(t.Context(), order(w.payer.Pay(t, price(), x402.V1, nil))); api.CodeOf(err) != api.Unavailable {
 			t.Errorf("settle without a chain: got %+v, %v", r, err)
 		}
+		away := &facilitator.Remote{URL: "http://127.0.0.1:1/s3cret", Client: server.Client()}
+		if _, err := away.Settle(t.Context(), order(p)); api.CodeOf(err) != api.Unavailable || strings.Contains(api.Wire(err).Message, "127.0.0.1") || !strings.Contains(err.Error(), "127.0.0.1") {
+			t.Errorf("no facilitator: got %v, want unavailable, with the address in the log only", err)
+		}
 		for body, want := range map[string]int{`{`: 400, `{}`: 400, `{"paymentPayload":{"x402Version":1}}`: 400} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/x402/verify", strings.NewReader(body))
 			if err != nil {

@@ -85,9 +85,10 @@ func (r *Remote) post(ctx context.Context, path string, o *x402.Order) ([]byte, 
 	return data, nil
 }
 
+// unavailable returns the error for a payer, who may be anybody: its message has neither the
+// address of the facilitator nor the cause, which are for the log.
 func (r *Remote) unavailable(cause error) error {
-	return &api.Error{
-		Code: api.Unavailable, Message: fmt.Sprintf("the facilitator %s does not answer: %v", r.URL, cause),
-		Next: "repeat the request with the same payment", RetryAfter: 1000,
-	}
+	return fmt.Errorf("%w: %w", &api.Error{
+		Code: api.Unavailable, Message: "the facilitator does not answer", Next: "repeat the request with the same payment", RetryAfter: 1000,
+	}, cause)
 }

@@ -281,6 +281,7 @@ func (v *visit) work(ctx context.Context) string {
 		verdict, err := v.o.Facilitator.Verify(ctx, v.order)
 		switch {
 		case err != nil:
+			v.o.Log.WarnContext(ctx, "payment not verified", "payment", v.use.ID, "err", err)
 			v.drop(ctx)
 			v.refuse(v.w, 0, err)
 			return OutcomeUnknown
@@ -309,6 +310,7 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 		receipt, err = v.settledBefore(ctx, receipt)
 	}
 	if err != nil {
+		v.o.Log.WarnContext(ctx, "payment not settled", "payment", v.use.ID, "err", err)
 		v.end(ctx) // another request with the same payment continues
 		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
 		return OutcomeUnknown, false
