@@ -27,10 +27,12 @@ type Expiry struct {
 
 // Due reports whether a message had waited too long at the time at, in Unix
 // microseconds. It reads the agent's limit only after a second, which is the shortest
-// limit that an AGENT.md can set.
+// limit that an AGENT.md can set. A message in mode steer is never due: it waits for the
+// end of the model call or the tool calls in progress, which may take longer than any
+// limit.
 func (x Expiry) Due(ctx context.Context, cmd api.Run, at int64) (bool, error) {
 	waited := waitedAt(cmd, at)
-	if cmd.Kind != api.RunMessage || waited <= x.shortest() {
+	if cmd.Kind != api.RunMessage || cmd.Mode == api.ModeSteer || waited <= x.shortest() {
 		return false, nil
 	}
 	limit, err := x.Store.QueueTimeout(ctx, cmd.Agent)

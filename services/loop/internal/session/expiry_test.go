@@ -62,6 +62,9 @@ func TestExpire(t *testing.T) {
 	wake := message("third")
 	wake.Kind = api.RunWake
 	want("a wake", wake, false)
+	steer := message("fourth")
+	steer.Mode = api.ModeSteer
+	want("a message that joins the run at its next safe point", steer, false)
 	if _, err := j.Append(t.Context(), message("first"), engine.Step{Turn: 1, Release: true}, last); err != nil {
 		t.Fatal(err)
 	}
