@@ -283,7 +283,7 @@ func (e *Engine) execute(ctx context.Context, s *state, ev Events, id string, sp
 	if err := funded(); err != nil { // after begin, so that a run that ends here has begun in the journal
 		return nil, err
 	}
-	if s.number > 1 && s.completion == nil && (tookUp || s.steered()) {
+	if s.number > 1 && s.completion == nil && (tookUp || s.joins || s.steered()) {
 		if err := e.join(ctx, s); err != nil {
 			return nil, err
 		}

@@ -36,6 +36,11 @@ func (e *Engine) persist(ctx context.Context, s *state) (*End, error) {
 	if err := e.readCost(ctx, s); err != nil {
 		return nil, err
 	}
+	if len(s.calls(s.agent.MaxCalls)) == 0 { // a turn with calls is followed by another anyway
+		if err := e.checkSteered(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	now := e.Now().UnixMicro()
 	rec := s.record(s.agent.MaxCalls, lifecycle.StateAt(s.thinksAs(), s.agent.State), now)
 	end := e.endOf(s, &rec, now)
@@ -126,7 +131,7 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		overCap(s, end)
 	case verdict.Why != "":
 		e.sleepAfter(s, end, verdict.Why, verdict.For)
-	case !s.capped() && s.total+1 < s.agent.MaxTurns && s.steered():
+	case !s.capped() && s.total+1 < s.agent.MaxTurns && s.joins:
 		return nil // a queued message steers the run
 	case len(calls) == 0 && failure != nil:
 		end.setError(failure)

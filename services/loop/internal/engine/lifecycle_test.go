@@ -291,6 +291,24 @@ func TestSteerAtTheEnd(t *testing.T) {
 	}
 }
 
+// TestSteerCancelledAtTheEnd tests that a message that was cancelled before it joined does
+// not continue the run: another answer would replace that of the run.
+func TestSteerCancelledAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := world(says("done"), says("done again"))
+	store, _ := w.Store.(*memStore)
+	script := w.Router.Script
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		w.Queue.Add(behind("steer", "one more thing", api.ModeSteer, api.Creator))
+		store.Cancel("steer", "cancelled: enough")
+		return script(req)
+	}
+	turns, end := run(t, w, command)
+	if len(turns) != 1 || end.Response != "done" {
+		t.Errorf("%d turns, response %q, want one turn and its answer", len(turns), end.Response)
+	}
+}
+
 // TestSteerCrash tests a crash at each port call of a run that is steered: the message
 // joins exactly once.
 func TestSteerCrash(t *testing.T) {

@@ -204,25 +204,10 @@ func (e *Engine) requestBalance(ctx context.Context, s *state) (funded func() er
 // the input to the journal before it records the outcomes in the store, so a later
 // owner can record them again.
 func (e *Engine) join(ctx context.Context, s *state) error {
-	waiting, err := e.Queue.Waiting(ctx, s.cmd)
+	s.joins = false
+	in, err := e.steering(ctx, s)
 	if err != nil {
 		return err
-	}
-	in := Input{By: s.input.By}
-	for _, m := range waiting {
-		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
-			continue
-		}
-		waits, err := e.Store.Waits(ctx, m.Run) // false also if an earlier turn merged it, and its message is not acknowledged yet
-		if err != nil {
-			return err
-		}
-		if !waits {
-			continue
-		}
-		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)
-		in.By = api.Lowest(in.By, m.By)
-		in.Merged = append(in.Merged, m)
 	}
 	if len(in.Merged) > 0 {
 		if err := e.append(ctx, s, Step{Joined: &in}); err != nil {
@@ -231,4 +216,41 @@ func (e *Engine) join(ctx context.Context, s *state) error {
 		s.join(in)
 	}
 	return e.Store.Merge(ctx, s.cmd, s.joined.Merged, e.Now().UnixMicro())
+}
+
+// checkSteered sets joins. The notice of a message does not suffice to continue a run that
+// would end: the message may have been cancelled since, and the answer to a turn without
+// new input would replace that of the run. A replay has no queue.
+func (e *Engine) checkSteered(ctx context.Context, s *state) error {
+	if s.joins = s.steered(); !s.joins || e.Recorded != nil {
+		return nil
+	}
+	in, err := e.steering(ctx, s)
+	s.joins = len(in.Merged) > 0
+	return err
+}
+
+// steering returns the queued messages in mode steer that have not joined the run.
+func (e *Engine) steering(ctx context.Context, s *state) (Input, error) {
+	in := Input{By: s.input.By}
+	waiting, err := e.Queue.Waiting(ctx, s.cmd)
+	if err != nil {
+		return in, err
+	}
+	for _, m := range waiting {
+		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+			continue
+		}
+		waits, err := e.Store.Waits(ctx, m.Run) // false also if an earlier turn merged it, and its message is not acknowledged yet
+		if err != nil {
+			return in, err
+		}
+		if !waits {
+			continue
+		}
+		in.Text = strings.TrimSpace(in.Text + "\n\n" + m.Content)
+		in.By = api.Lowest(in.By, m.By)
+		in.Merged = append(in.Merged, m)
+	}
+	return in, nil
 }

@@ -44,6 +44,7 @@ type state struct {
 	expire       func()      // cancels the run because its time is over
 	joined       Input       // input that joined this turn after the first turn
 	steered      func() bool // see [Queue]
+	joins        bool        // a message joins the next turn, and its notice is read
 
 	completion *Completion
 	settling   Settling // pending settlement of the completion's cost; nil: started by another owner, or already waited for
