@@ -554,6 +554,31 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// TestFlushOfAnInput tests that a message resets the counters of loop detection also if a
+// memory flush precedes its answer. Otherwise the turns of earlier runs would end the run.
+func TestFlushOfAnInput(t *testing.T) {
+	t.Parallel()
+	w := notes(says("NO_REPLY"))()
+	look := w.Tools["look"]
+	look.Run = func(context.Context, engine.Call) (engine.Output, error) { return engine.Output{Text: "nothing"}, nil }
+	w.Tools["look"] = look // the inputs fill the window, not the results
+	store, _ := w.Store.(*memStore)
+	first := func(t api.Turn) bool { return t.Number == 1 }
+	for n := 1; !slices.ContainsFunc(flushes(t, w), first); n++ {
+		if n == 60 {
+			t.Fatal("no run began with a flush")
+		}
+		store.mu.Lock()
+		store.sessions[command.Session].counters = api.Counters{Idle: 9, Repeated: 5, Pattern: "look"}
+		store.mu.Unlock()
+		cmd := nthRun(n)
+		cmd.Content += strings.Repeat(" x y", 1250)
+		if _, end := run(t, w, cmd); !end.Success || end.Response != "seen" {
+			t.Fatalf("run %d ended with %q because of %q, want its answer", n, end.Response, end.Why)
+		}
+	}
+}
+
 // TestCrashInFlush tests a crash at each port call of a run with a memory flush.
 func TestCrashInFlush(t *testing.T) {
 	t.Parallel()

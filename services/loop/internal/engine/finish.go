@@ -96,6 +96,9 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 	flushed := s.completion.Answer.Finish == api.FinishFlush
 	if flushed && !s.capped() {
+		if s.asked() { // the turn that answers the input follows, and has none itself
+			rec.Counters = lifecycle.Asked(rec.Counters)
+		}
 		return nil // a flush is not evaluated for habits, and the run continues with its task
 	}
 	habits := lifecycle.Turn{Asked: s.asked()}

@@ -118,7 +118,7 @@ func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 	slices.Sort(names)
 	pattern := strings.Join(names, ",")
 	if t.Asked {
-		c.Idle, c.Repeated, c.Maintenance, c.Pattern = 0, 0, 0, ""
+		c = Asked(c)
 	} else {
 		c.Idle++
 	}
@@ -162,6 +162,12 @@ func Observe(c api.Counters, t Turn) (api.Counters, Verdict) {
 		return c, Verdict{Notice: fmt.Sprintf("For %d turns you have only looked at your own state. Work on something, or sleep: after %d such turns you are put to sleep.", warnAt, sleepAt)}
 	}
 	return c, Verdict{}
+}
+
+// Asked returns the counters after an input of another principal.
+func Asked(c api.Counters) api.Counters {
+	c.Idle, c.Repeated, c.Maintenance, c.Pattern = 0, 0, 0, ""
+	return c
 }
 
 // Failed counts a failed run and returns its consequence.
