@@ -159,12 +159,15 @@ func (e *Engine) start(c *execution, s *state, id string, i int) (run bool, err 
 	c.span.SetAttributes(
 		attribute.String("gen_ai.operation.name", "execute_tool"), attribute.String("gen_ai.tool.name", call.Name),
 		attribute.String("gen_ai.tool.call.id", call.ID), attribute.String("gen_ai.tool.type", "function"))
-	intent, repeating := s.intents[i]                                                                    // journaled by an earlier attempt that left no result
-	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // the effect of a removed tool is not known
+	intent, repeating := s.intents[i] // journaled by an earlier attempt that left no result
+	unknown := func() (bool, error) {
 		return false, e.settle(ctx, s, c.span, Result{
 			Index: i, Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, At: e.Now().UnixMicro(),
 			Error: "outcome unknown: a crash took the result away; the call may or may not have happened, look before you repeat it",
 		})
+	}
+	if tool, there := s.tools[call.Name]; repeating && (!there || tool.Effect == catalog.Irreversible) { // the effect of a removed tool is not known
+		return unknown()
 	}
 	if c.prepared == nil && c.err == nil { // not evaluated ahead
 		c.prepared, c.err = e.prepare(ctx, s, id, i)
@@ -173,7 +176,10 @@ func (e *Engine) start(c *execution, s *state, id string, i int) (run bool, err 
 		return false, c.err
 	}
 	p := c.prepared
-	if p.refused != nil {
+	switch {
+	case p.refused != nil && repeating: // as by another release, whose tool does not accept the arguments
+		return unknown()
+	case p.refused != nil:
 		return false, e.settle(ctx, s, c.span, *p.refused)
 	}
 	if err := e.authorize(ctx, s, id, i, p.intent.Token); err != nil {

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -566,6 +567,62 @@ type staleStore struct {
 }
 
 func (s staleStore) Known(context.Context, api.Run) (engine.Known, error) { return s.known, nil }
+
+// TestLowerLimitAfterCrash tests that a limit of calls that is lowered while a run has no
+// owner does not change what is recorded of the calls that were executed.
+func TestLowerLimitAfterCrash(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		crash enginetest.Point
+		want  []api.Outcome
+	}{
+		"with results":      {enginetest.Point{Port: "append result", Nth: 3}, []api.Outcome{api.OutcomeOK, api.OutcomeOK, api.OutcomeOK}},
+		"with an intent":    {enginetest.Point{Port: "append intent", Nth: 3}, []api.Outcome{api.OutcomeOK, api.OutcomeOK, api.OutcomeUnknown}},
+		"without an intent": {enginetest.Point{Port: "append result", Nth: 2}, []api.Outcome{api.OutcomeOK, api.OutcomeOK, api.OutcomeError}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := three(true)
+			crash := enginetest.Crash{At: tt.crash, After: true}
+			if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
+				t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
+			}
+			store, _ := w.Store.(*memStore)
+			store.agents["ada"].MaxCalls = 1
+			if err := w.Run(t.Context(), enginetest.Open, command); err != nil {
+				t.Fatal(err)
+			}
+			var got []api.Outcome
+			for _, c := range outcomeOf(t, w, command).Turns[0].Calls {
+				got = append(got, c.Outcome)
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("the calls ended %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestRefusedAfterCrash tests a call that has an intent and no result, and whose tool does
+// not accept its arguments any more. The call may have been executed, so its outcome is
+// unknown.
+func TestRefusedAfterCrash(t *testing.T) {
+	t.Parallel()
+	w := three(true)
+	crash := enginetest.Crash{At: enginetest.Point{Port: "append intent", Nth: 2}, After: true}
+	if err := w.Run(t.Context(), crash.Gate, command); err == nil || !crash.Dead() {
+		t.Fatalf("the owner ended with %v, dead: %t", err, crash.Dead())
+	}
+	pay := w.Tools["pay"]
+	pay.Check = func(json.RawMessage) error { return errors.New("n is unknown") }
+	w.Tools["pay"] = pay
+	if err := w.Run(t.Context(), enginetest.Open, command); err != nil {
+		t.Fatal(err)
+	}
+	if call := outcomeOf(t, w, command).Turns[0].Calls[1]; call.Tool != "pay" || call.Outcome != api.OutcomeUnknown {
+		t.Errorf("the call of %s ended %s, want %s", call.Tool, call.Outcome, api.OutcomeUnknown)
+	}
+}
 
 // TestToolGoneAfterCrash tests a call that has an intent and no result, and whose tool
 // has been removed. The call may have been executed, so its outcome is unknown, for

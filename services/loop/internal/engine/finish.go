@@ -74,18 +74,19 @@ func (s *state) record(limit int, agentState api.AgentState, now int64) Record {
 	t.Input = Clean(s.words())
 	for i, call := range c.ToolCalls {
 		cs := api.CallState{Index: i, ID: Clean(call.ID), Tool: Clean(call.Name), Arguments: arguments(call)}
-		if i >= limit {
-			cs.Outcome, cs.Error = api.OutcomeError, "not run: only the first "+strconv.Itoa(limit)+" calls of a turn are made; ask again if you still need it"
-		} else {
-			r, there := s.results[i]
-			if intent, began := s.intents[i]; !there && began {
-				r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
-			} else if !there {
-				r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
-			}
-			cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
-			cs.Result, cs.Error, cs.DurationMS = Clean(r.Text), Clean(r.Error), r.DurationMS
+		r, there := s.results[i]
+		intent, began := s.intents[i]
+		switch {
+		case there: // also beyond the limit, which an AGENT.md that was applied since may have lowered
+		case began:
+			r = Result{Decision: intent.Decision, Action: api.Allow, Outcome: api.OutcomeUnknown, Error: "outcome unknown: the run ended during the call"}
+		case i >= limit:
+			r = Result{Outcome: api.OutcomeError, Error: "not run: only the first " + strconv.Itoa(limit) + " calls of a turn are made; ask again if you still need it"}
+		default:
+			r = Result{Outcome: api.OutcomeError, Error: "not run: the run ended before"}
 		}
+		cs.Decision, cs.Action, cs.Outcome = r.Decision, r.Action, r.Outcome
+		cs.Result, cs.Error, cs.DurationMS = Clean(r.Text), Clean(r.Error), r.DurationMS
 		t.Calls = append(t.Calls, cs)
 	}
 	return Record{Turn: t, Run: s.cmd, Journal: s.last, Counters: s.counters, Prompt: s.completion.Prompt, Begun: s.begun, Tier: s.thinksAs()}
