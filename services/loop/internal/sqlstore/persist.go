@@ -77,8 +77,8 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 			and r.started_at > $3 and r.ending is null and r.id <> $4)`
 		args = append(args, MainSession(t.Agent), t.EndedAt-longestRun.Microseconds(), t.Run)
 	}
-	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, forgotten_at, `+busy, args...).
-		Scan(&p.state, &forgotten, &p.busy)
+	err = tx.QueryRowContext(ctx, `update agents set turns = turns + 1 where id = $1 returning state, state_by, forgotten_at, `+busy, args...).
+		Scan(&p.state, &p.by, &forgotten, &p.busy)
 	if cerr := taken(); cerr != nil {
 		return p, cerr
 	}
@@ -91,6 +91,7 @@ func (s *Store) persistTurn(ctx context.Context, tx *sqldb.Tx, rec *engine.Recor
 // persistedTurn is the result of persistTurn.
 type persistedTurn struct {
 	state  api.AgentState // of the agent, before the turn changes it
+	by     string         // run that made the state, "" if it was no run
 	begins bool           // begun has inserted the run
 	busy   bool           // the turn ends a run of another session while the main session has a run
 }
@@ -163,9 +164,13 @@ func (s *Store) persistEnd(ctx context.Context, tx *sqldb.Tx, p persistedTurn, a
 	}
 	n := len(asked)
 	if p.state == api.StateSleeping {
-		// An agent that was put to sleep during the run keeps the reason and the end of
-		// that sleep. The runs that this cancels end after it.
-		keeps = keeps || n == 0 && end.Reason == api.ReasonCancelled
+		// An agent that was told to sleep during the run keeps the reason, the end and the
+		// alarm of that sleep. The runs that this cancels end after it.
+		told := n == 0 && p.by == ""
+		if told {
+			end.Alarm, end.Sleep = false, 0
+		}
+		keeps = keeps || told || n == 0 && end.Reason == api.ReasonCancelled
 	} else {
 		// The agent sleeps when its main session has no run. If it sleeps, the run that
 		// made it busy has ended, although a statement that waited for the agent's row

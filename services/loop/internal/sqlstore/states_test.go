@@ -255,6 +255,39 @@ func TestSleepIsKept(t *testing.T) {
 	})
 }
 
+// TestSleepDuringARun checks that the end of a run that began before its agent was told to
+// sleep, and that was not cancelled because it is in another session, keeps that sleep and
+// sets no alarm.
+func TestSleepDuringARun(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		until := at + time.Hour.Microseconds()
+		cmd := enginetest.Command("ada", "r1")
+		cmd.Session = "ada-two"
+		_, err := s.Started(t.Context(), cmd, enginetest.Input(cmd), api.TierHigh, at)
+		must(t, err)
+		_, err = s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, until, at+1)
+		must(t, err)
+		end := enginetest.End(cmd, 1)
+		end.Alarm = true
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
+		a, err := s.Agent(t.Context(), "ada")
+		if err != nil || a.State != api.StateSleeping || a.SleepUntil != until || a.Reason != "told to sleep" {
+			t.Errorf("the agent is %s until %d because of %q, %v; want the sleep that it was told", a.State, a.SleepUntil, a.Reason, err)
+		}
+		if end.Alarm || end.Changed != nil || len(end.Earlier) != 0 {
+			t.Errorf("the end is %+v, want it without an alarm and a change", end)
+		}
+		// A message after that wakes the agent.
+		cmd = enginetest.Command("ada", "later")
+		end = enginetest.End(cmd, 1)
+		end.Alarm = true
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
+		if end.Changed == nil || end.Changed.SleepUntil != end.Sleep || !end.Alarm || len(end.Earlier) != 2 {
+			t.Errorf("after a later message the end is %+v, want its own sleep", end)
+		}
+	})
+}
+
 // TestAwakeWithTheMainSession checks that the end of a run in another session does not put
 // an agent to sleep while its main session has a run, and that the end of that run does.
 func TestAwakeWithTheMainSession(t *testing.T) {
