@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -68,15 +70,70 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	return api.Deleted{Agent: id, Address: gone.Address, At: gone.At, Left: left, Forgotten: m.Forget}, nil
 }
 
-// removeFolder removes a folder with its content. It repeats that while the tool of a run
-// that was just cancelled writes there, for at most 5 s.
+// removeFolder removes a folder with its content, also if its folders are read-only, as
+// those of Go's module cache are. It repeats that while the tool of a run that was just
+// cancelled writes there, for at most 5 s.
 func removeFolder(ctx context.Context, path string) error {
 	for pause := 5 * time.Millisecond; ; pause *= 2 {
 		err := os.RemoveAll(path)
+		if errors.Is(err, fs.ErrPermission) {
+			if err = makeWritable(path); err == nil {
+				err = os.RemoveAll(path)
+			}
+		}
 		if !errors.Is(err, syscall.ENOTEMPTY) || pause > 2*time.Second || wait.For(ctx, pause) != nil {
 			return err
 		}
 	}
+}
+
+// makeWritable makes a folder and the folders in it writable, without following a link out
+// of it.
+func makeWritable(path string) (err error) {
+	if err := os.Chmod(path, 0o700); err != nil {
+		return present(err)
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return present(err)
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	return eachFolder(root, ".", func(name string) error { return root.Chmod(name, 0o700) })
+}
+
+// eachFolder calls f with the name of a folder and then with those of the folders in it.
+// It ignores what is removed in the meantime. Names need not be UTF-8, as [fs.WalkDir]
+// requires.
+func eachFolder(root *os.Root, name string, f func(string) error) error {
+	err := f(name)
+	if err != nil {
+		return present(err)
+	}
+	folder, err := root.Open(name)
+	if err != nil {
+		return present(err)
+	}
+	entries, err := folder.ReadDir(-1)
+	if err = errors.Join(err, folder.Close()); err != nil {
+		return present(err)
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		if err := eachFolder(root, filepath.Join(name, e.Name()), f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// present drops the error about a file that does not exist.
+func present(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // leaves returns the balance of an agent's account. Errors: Conflict if the balance is
