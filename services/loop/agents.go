@@ -19,8 +19,8 @@ import (
 // (docs/reference/loop.md, Death).
 const deathAfter = time.Hour
 
-// checkEvery is the longest interval between two checks of balances, cancels, held mail
-// and queued messages in [handlers.sweep].
+// checkEvery is the longest interval between two checks of cancels, held mail and queued
+// messages in [handlers.sweep], and of balances in [handlers.sweepBalances].
 const checkEvery = 5 * time.Second
 
 func (h *handlers) agentRoutes() []bus.Route {
@@ -232,26 +232,56 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 	return nil
 }
 
-// sweep periodically checks the conditions that no event announces: the time
-// without credits, deposits that do not change the tier, lost notices, held mail, and
-// messages that have expired.
+// sweep periodically checks the conditions that no event announces: lost notices, held
+// mail, and messages that have expired.
 func (h *handlers) sweep(ctx context.Context) error {
-	warn := func(what string, err error) {
-		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "check failed, retrying", "check", what, "err", err)
-		}
-	}
-	wait.Every(ctx, max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond), func() {
+	wait.Every(ctx, h.sweepEvery(), func() {
 		h.queue.CheckCancels(ctx, h.store.IsCancelled)
-		warn("held mail", h.freeMail(ctx))
-		warn("queued messages", h.expiry.Sweep(ctx))
-		ids, err := h.store.LowOnFunds(ctx)
-		warn("low balances", err)
-		for _, agent := range ids {
-			if err := h.checkBalance(ctx, agent); err != nil && ctx.Err() == nil {
-				h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
-			}
-		}
+		h.warn(ctx, "held mail", h.freeMail(ctx))
+		h.warn(ctx, "queued messages", h.expiry.Sweep(ctx))
 	})
 	return nil
+}
+
+// sweepBalances periodically checks the time without credits, and deposits that do not
+// change the tier. It is separate from sweep, because treasury may be slow or unavailable.
+func (h *handlers) sweepBalances(ctx context.Context) error {
+	after := ""
+	wait.Every(ctx, h.sweepEvery(), func() { after = h.checkBalances(ctx, after) })
+	return nil
+}
+
+// checkBalances checks the balances of agents with ids greater than after, and returns the
+// id to continue after, "" after the last agent. It ends at an agent whose balance is
+// unavailable: those of the others are probably unavailable, too, and each request takes
+// seconds then.
+func (h *handlers) checkBalances(ctx context.Context, after string) string {
+	ids, more, err := h.store.LowOnFunds(ctx, after)
+	if err != nil {
+		h.warn(ctx, "low balances", err)
+		return after
+	}
+	for _, agent := range ids {
+		err := h.checkBalance(ctx, agent)
+		if err != nil && ctx.Err() == nil {
+			h.log.DebugContext(ctx, "balance unknown, state not changed", "agent", agent, "err", err)
+		}
+		if api.CodeOf(err) == api.Unavailable {
+			return agent
+		}
+	}
+	if more {
+		return ids[len(ids)-1]
+	}
+	return ""
+}
+
+func (h *handlers) sweepEvery() time.Duration {
+	return max(min(checkEvery, h.cfg.QueueTimeout/4), 50*time.Millisecond)
+}
+
+func (h *handlers) warn(ctx context.Context, check string, err error) {
+	if err != nil && ctx.Err() == nil {
+		h.log.WarnContext(ctx, "check failed, retrying", "check", check, "err", err)
+	}
 }

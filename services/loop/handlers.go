@@ -208,6 +208,7 @@ func (h *handlers) background(env *host.Env, db *sqldb.DB) []bus.Route {
 	return []bus.Route{
 		bus.Go(h.watchWakes),
 		bus.Go(h.sweep),
+		bus.Go(h.sweepBalances),
 		bus.Go(h.ingest.run),
 		bus.Go(h.begins.Run),
 		bus.Go(h.queue.Listen),

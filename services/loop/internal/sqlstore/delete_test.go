@@ -72,7 +72,7 @@ func TestDelete(t *testing.T) {
 		if c, err := s.ApplyBalance(t.Context(), "ada", api.Dollar, 0, 30); c != nil || api.CodeOf(err) != api.NotFound {
 			t.Errorf("money: got %+v, %v, want that it stays deleted", c, err)
 		}
-		if all, err := s.LowOnFunds(t.Context()); err != nil || len(all) != 0 {
+		if all, _, err := s.LowOnFunds(t.Context(), ""); err != nil || len(all) != 0 {
 			t.Errorf("poor: got %v, %v, want none", all, err)
 		}
 

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -178,10 +179,16 @@ func (s *Store) ApplyBalance(ctx context.Context, agent string, owns api.Micros,
 	})
 }
 
-// LowOnFunds returns at most 1000 agents that are without funds, critical or dead, by id.
-func (s *Store) LowOnFunds(ctx context.Context) ([]string, error) {
-	return sqldb.All(ctx, s.db, sqldb.Column[string],
-		`select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) order by id limit 1000`, api.StateDead, api.StateCritical)
+// lowAtOnce is the largest number of agents that one call of [Store.LowOnFunds] returns.
+const lowAtOnce = 1000
+
+// LowOnFunds returns at most lowAtOnce agents that are without funds, critical or dead,
+// with ids greater than after, by id. more reports whether there may be others.
+func (s *Store) LowOnFunds(ctx context.Context, after string) (ids []string, more bool, err error) {
+	ids, err = sqldb.All(ctx, s.db, sqldb.Column[string],
+		`select id from agents where deleted_at = 0 and (zero_since > 0 or state in ($1, $2)) and id > $3 order by id limit `+strconv.Itoa(lowAtOnce),
+		api.StateDead, api.StateCritical, after)
+	return ids, len(ids) == lowAtOnce, err
 }
 
 // QueueTimeout returns how long a message for an agent may wait for its session. Errors:

@@ -45,8 +45,13 @@ func TestWeigh(t *testing.T) {
 			if got != step.want {
 				t.Errorf("%s: the agent becomes %q, want %q", step.name, got, step.want)
 			}
-			poor, err := s.LowOnFunds(t.Context())
+			poor, more, err := s.LowOnFunds(t.Context(), "")
 			must(t, err)
+			rest, _, err := s.LowOnFunds(t.Context(), "ada")
+			must(t, err)
+			if more || len(rest) != 0 {
+				t.Errorf("%s: there are more than %v, after ada %v", step.name, poor, rest)
+			}
 			if want := step.owns <= 0; (len(poor) == 1 && poor[0] == "ada") != want {
 				t.Errorf("%s: looked after: %v, want ada: %t", step.name, poor, want)
 			}

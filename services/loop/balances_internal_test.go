@@ -1,0 +1,87 @@
+package loop
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/outbox"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
+
+	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+)
+
+// TestCheckBalances tests that a check of balances ends at a balance that is unavailable,
+// and that the next check continues after that agent.
+func TestCheckBalances(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t)
+	var mu sync.Mutex
+	var asked []string
+	available := true
+	serve(t, b, bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, m.Agent)
+		if !available {
+			return api.Balance{}, &api.Error{Code: api.Unavailable, Message: "the database is down"}
+		}
+		return api.Balance{Agent: m.Agent}, nil
+	}))
+	db := sqldbtest.SQLite(t, sqlstore.Migrations())
+	h := &handlers{store: sqlstore.New(db, t.TempDir()), clients: newClients(b, time.Now), relay: outbox.NewRelay(db, b, apptest.Log(t)), now: time.Now, log: apptest.Log(t)}
+	for _, id := range []string{"a", "b", "c"} {
+		def := agent.Definition{Name: id, Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful."}
+		if _, err := h.store.Apply(t.Context(), def, id, "0xAD", "source", 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.store.ApplyBalance(t.Context(), id, 0, deathAfter, h.now().UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after := ""
+	for _, step := range []struct {
+		name      string
+		available bool
+		want      []string
+	}{
+		{"all", true, []string{"a", "b", "c"}},
+		{"treasury is down", false, []string{"a"}},
+		{"still down", false, []string{"b"}},
+		{"up again", true, []string{"c"}},
+		{"from the start", true, []string{"a", "b", "c"}},
+	} {
+		mu.Lock()
+		asked, available = nil, step.available
+		mu.Unlock()
+		after = h.checkBalances(t.Context(), after)
+		if !slices.Equal(asked, step.want) {
+			t.Errorf("%s: asked for %v, want %v", step.name, asked, step.want)
+		}
+	}
+}
+
+// serve serves routes until the test ends.
+func serve(t *testing.T, b *bus.Bus, routes ...bus.Route) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	ready, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- b.Serve(ctx, time.Second, func() { close(ready) }, routes...) }()
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
