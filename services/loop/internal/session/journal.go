@@ -61,7 +61,7 @@ func (j Journal) Tail(ctx context.Context, cmd api.Run, after uint64) ([]engine.
 	}
 	var steps []engine.Step
 	for last := after; last < end.Sequence; {
-		step, at, err := j.next(ctx, cmd.Session, last)
+		step, at, _, err := j.next(ctx, cmd.Session, last)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -81,11 +81,11 @@ func (j Journal) Own(ctx context.Context, cmd api.Run, at int64) error {
 }
 
 // Turn returns the steps of one turn, which begins after an entry. The steps of a turn
-// are contiguous.
+// are contiguous. It returns none if one of them may have expired.
 func (j Journal) Turn(ctx context.Context, session, run string, number int, after uint64) ([]engine.Step, error) {
 	var steps []engine.Step
 	for {
-		step, at, err := j.next(ctx, session, after)
+		step, at, before, err := j.next(ctx, session, after)
 		if api.CodeOf(err) == api.NotFound {
 			return steps, nil
 		}
@@ -94,9 +94,14 @@ func (j Journal) Turn(ctx context.Context, session, run string, number int, afte
 		}
 		switch {
 		case step.Run == run && step.Turn == number:
+			if before > after && (step.Begin == nil || step.Begin.Input == nil) { // the first begin of a run has no entry of its turn before it
+				return nil, nil
+			}
 			steps = append(steps, step)
 		case len(steps) > 0:
 			return steps, nil
+		case step.Completion != nil: // of a later turn
+			return nil, nil
 		}
 		after = at
 	}
@@ -139,18 +144,20 @@ func (j Journal) last(ctx context.Context, cmd api.Run, after uint64) (end bus.S
 	return end, e, err
 }
 
-// next returns the first entry after a sequence. Errors: NotFound.
-func (j Journal) next(ctx context.Context, session string, after uint64) (engine.Step, uint64, error) {
+// next returns the first entry after a sequence, with its own sequence, and that of the
+// entry on top of which it was appended: entries between after and before are missing.
+// before is 0 in entries of older releases. Errors: NotFound.
+func (j Journal) next(ctx context.Context, session string, after uint64) (step engine.Step, at, before uint64, err error) {
 	m, err := j.Bus.Next(ctx, api.Journal{Session: session}.Subject(), after+1)
 	if err != nil {
-		return engine.Step{}, 0, err
+		return step, 0, 0, err
 	}
 	var e api.Journal
 	if err := api.Decode(m.Data, &e); err != nil {
-		return engine.Step{}, 0, err
+		return step, 0, 0, err
 	}
-	step, err := stepOf(m, e)
-	return step, m.Sequence, err
+	step, err = stepOf(m, e)
+	return step, m.Sequence, e.Last, err
 }
 
 func stepOf(m bus.Stored, e api.Journal) (engine.Step, error) {
