@@ -10,6 +10,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 
+	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 )
 
@@ -111,6 +112,22 @@ func TestPauseOfAProvider(t *testing.T) {
 		if o := outcomeOf(t, w, command); err != nil || o.Known.Ended == nil || o.Known.Ended.Error != "slow down" {
 			t.Errorf("%s: %v, %+v; want the run ended", wait, err, o.Known.Ended)
 		}
+	}
+}
+
+// TestPauseOfATool tests that a run ends if the service behind a tool requests a delay
+// beyond the run's deadline, and that the turn can be replayed.
+func TestPauseOfATool(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "pay"), says("done"))
+	pay := w.Tools["pay"]
+	pay.Run = func(context.Context, engine.Call) (engine.Output, error) {
+		return engine.Output{}, &api.Error{Code: api.Unavailable, Message: "closed until tomorrow", RetryAfter: (12 * time.Hour).Milliseconds()}
+	}
+	w.Tools["pay"] = pay
+	turns, end := run(t, w, command) // replays the turn
+	if end.Success || end.Error != "closed until tomorrow" || len(turns) != 1 || turns[0].Calls[0].Outcome != api.OutcomeUnknown {
+		t.Errorf("ended %+v after %+v", end, turns)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -287,5 +288,13 @@ func (p *replayer) ending() error {
 		p.cancel(context.DeadlineExceeded)
 		return context.DeadlineExceeded
 	}
-	return &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error, Next: p.End.Next}
+	err := &api.Error{Code: p.End.Code, Reason: p.End.Reason, Message: p.End.Error, Next: p.End.Next}
+	if !api.OverLimit(err.Reason) && err.Reason != api.ReasonLimit { // the sleep after a limit depends on RetryAfter
+		err.RetryAfter = afterEveryDeadline.Milliseconds()
+	}
+	return err
 }
+
+// afterEveryDeadline is longer than any run. An error that is usually retried has ended the
+// recorded run, so it was to be retried after the run's deadline.
+const afterEveryDeadline = 24 * time.Hour
