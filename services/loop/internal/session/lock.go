@@ -145,7 +145,7 @@ var errLeaseLost = &api.Error{Code: api.Conflict, Message: "the lease on the ses
 // With runs f unless another run of this process has the session. The context of f ends
 // when the lease is lost, as [lease.Lease.Keep] says; an entry counts as a renewal.
 // Errors: Conflict if another run has the session.
-func (l Locks) With(ctx context.Context, cmd api.Run, f func(context.Context) error) error {
+func (l Locks) With(ctx context.Context, cmd api.Run, f func(context.Context) error) (err error) {
 	if other, here := l.mine.LoadOrStore(cmd.Session, cmd.Run); here {
 		return busy(cmd, other == cmd.Run)
 	}
@@ -157,15 +157,16 @@ func (l Locks) With(ctx context.Context, cmd api.Run, f func(context.Context) er
 			cancel(errLeaseLost)
 		}
 	})
-	err := f(work)
-	stop()
-	lost := errors.Is(context.Cause(work), errLeaseLost)
-	cancel(nil)
-	t.leave(ctx)
-	if err != nil && lost {
-		return errLeaseLost
-	}
-	return err
+	defer func() { // also after a panic, because the process continues and would renew the lease for ever
+		stop()
+		lost := errors.Is(context.Cause(work), errLeaseLost)
+		cancel(nil)
+		t.leave(ctx)
+		if err != nil && lost {
+			err = errLeaseLost
+		}
+	}()
+	return f(work)
 }
 
 // renew renews the lease if no entry has done so for a sixth of its length, and returns

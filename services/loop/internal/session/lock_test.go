@@ -186,6 +186,37 @@ func TestRenewals(t *testing.T) {
 	}
 }
 
+// TestReleasedAfterAPanic tests that a session is returned if its run panics, and that its
+// lease is not renewed any more.
+func TestReleasedAfterAPanic(t *testing.T) {
+	t.Parallel()
+	s := openSessions(t, apptest.Bus(t))
+	this, other := s.process(t, "this", time.Hour), s.process(t, "other", time.Hour)
+	cmd := api.Run{Run: "r", Session: "s", Agent: "a"}
+	var work context.Context
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was lost")
+			}
+		}()
+		_ = this.With(t.Context(), cmd, func(ctx context.Context) error {
+			work = ctx
+			if err := this.Journal.Own(ctx, cmd, 1); err != nil {
+				return err
+			}
+			panic("a fault of the engine")
+		})
+	}()
+	if work.Err() == nil {
+		t.Error("the context of the run has not ended")
+	}
+	err := other.With(t.Context(), cmd, func(ctx context.Context) error { return other.Journal.Own(ctx, cmd, 1) })
+	if err != nil {
+		t.Errorf("another replica got %v, want the session", err)
+	}
+}
+
 // TestReleasedAgain tests that a session is released even if the first release is lost,
 // because its next message may be delivered to another replica.
 func TestReleasedAgain(t *testing.T) {
