@@ -75,7 +75,7 @@ func (o *Orchestrator) Step(ctx context.Context, id string, try int) error {
 		err = o.withLease(ctx, &s, func(ctx context.Context) error { return o.lateCost(ctx, &s) })
 	case api.PhaseExecuting, api.PhaseComplete, api.PhaseFailed:
 	}
-	if code := api.CodeOf(err); code == api.Invalid || code == api.Denied { // a retry would fail again
+	if code := api.CodeOf(err); code == api.Invalid || code == api.Denied || code == api.NotFound { // a retry would fail again; the agent may be deleted
 		o.Log.WarnContext(ctx, "goal failed", "goal", id, "phase", string(s.Phase()), "err", err)
 		return o.done(o.Change(ctx, id, func(s *State) error { return s.Fail(api.Wire(err).Message, o.Now().UnixMicro()) }))
 	}

@@ -672,6 +672,20 @@ func TestWithoutAModel(t *testing.T) {
 	}
 }
 
+// TestGoalOfADeletedAgent checks that a goal that the deletion of its agent left active fails.
+func TestGoalOfADeletedAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.tool("create_goal", engine.Call{Key: "k", By: api.Principal{Kind: api.Self}}, `{"title":"t","description":"`+strings.Repeat("word ", 50)+`"}`) // it needs a plan
+	if _, err := w.Delete(t.Context(), "ada", "enough", false, w.now); err != nil {
+		t.Fatal(err)
+	}
+	w.toTheEnd(w.owner(enginetest.Open))
+	if s := w.read(goal.NewID("k")); s.Status != api.GoalFailed {
+		t.Errorf("the goal is %s, want failed: %s", s.Status, summary(s))
+	}
+}
+
 // TestLeaseThenNothing checks that a caller which waited for the lease finds the step
 // completed and makes no model call.
 func TestLeaseThenNothing(t *testing.T) {
