@@ -41,7 +41,7 @@ func (s *Store) Import(ctx context.Context, in Import) (api.Imported, error) {
 		}
 		if in.New {
 			tx.Queue(ctx, `insert into sessions (id, agent, created_at, updated_at)
-				select $1, id, $3, $3 from agents where id = $2 on conflict (id) do nothing`, in.Session, in.Agent, in.At)
+				select $1, id, $3, $3 from agents where id = $2 and deleted_at = 0 on conflict (id) do nothing`, in.Session, in.Agent, in.At)
 		}
 		position, after, before, err := s.importing(ctx, tx, in)
 		switch {

@@ -131,6 +131,12 @@ func TestImportRefuses(t *testing.T) {
 		}
 		_, err = s.Session(t.Context(), "ada-i1")
 		wantNotFound(t, err)
+		_, err = s.Delete(t.Context(), "bob", "enough", true, at)
+		must(t, err)
+		deleted := part("i1", "bob-i1", 1, line)
+		deleted.Agent = "bob"
+		_, err = s.Import(t.Context(), deleted)
+		wantNotFound(t, err)
 		var rows int
 		must(t, db.QueryRowContext(t.Context(), `select count(*) from runs`).Scan(&rows))
 		if rows != 0 {
