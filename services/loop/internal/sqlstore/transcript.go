@@ -15,13 +15,20 @@ import (
 // call.
 const linesPerTurn = 1000
 
+// Bounds of what [Store.Transcript] reads for one page: a turn may have 100 KB of results.
+const (
+	turnsAtOnce = 32
+	enough      = 1 << 20 // bytes of lines, more than a page has
+)
+
 // Transcript returns a page of a session's lines after a sequence number: at most limit
 // lines and as many bytes as [api.CutPage] keeps (docs/reference/context.md, Transcript
 // format). It is derived from the turns, so it cannot disagree with them.
 func (s *Store) Transcript(ctx context.Context, session string, after int64, limit int) (api.Transcript, error) {
 	var all []api.TranscriptLine
-	for from := after / linesPerTurn; len(all) <= limit; { // one line more than limit shows that there are more
-		n := limit + 2 - len(all) // all lines of the first turn may be up to after; a turn may have no lines
+	from, size, more := after/linesPerTurn, 0, true
+	for more && len(all) <= limit && (size <= enough || len(all) == 1) { // one line more than the page has shows that there are more
+		n := min(limit+2-len(all), turnsAtOnce) // all lines of the first turn may be up to after; a turn may have no lines
 		turns, err := s.turns(ctx, `where session = $1 and position >= $2 order by position limit $3`, session, from, n)
 		if err != nil {
 			return api.Transcript{Lines: []api.TranscriptLine{}}, err
@@ -29,17 +36,24 @@ func (s *Store) Transcript(ctx context.Context, session string, after int64, lim
 		for _, t := range turns {
 			for _, l := range lines(t) {
 				if l.Seq > after {
-					all = append(all, l)
+					all, size = append(all, l), size+bytesOf(l)
 				}
 			}
 		}
-		if len(turns) < n {
-			break
+		if more = len(turns) == n; more {
+			from = turns[n-1].Position + 1
 		}
-		from = turns[n-1].Position + 1
 	}
 	kept, page := api.CutPage(all, limit, nil)
-	return api.Transcript{Lines: kept, More: page.More}, nil
+	return api.Transcript{Lines: kept, More: page.More || more}, nil
+}
+
+func bytesOf(l api.TranscriptLine) int {
+	n := len(l.Content)
+	for _, c := range l.ToolCalls {
+		n += len(c.Arguments)
+	}
+	return n
 }
 
 func lines(t prompt.Turn) (out []api.TranscriptLine) {
