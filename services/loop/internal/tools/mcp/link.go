@@ -27,6 +27,8 @@ type link struct {
 	stale   atomic.Bool   // the server reported that its list of tools has changed
 	listing sync.Mutex
 
+	changing atomic.Bool // see [bounded]
+
 	ready   chan struct{} // closed when the connection is made or has failed
 	err     error
 	wire    wire
@@ -156,30 +158,39 @@ func (l *link) close() {
 // open starts a server or connects to its URL, and lists its tools.
 func (m *Manager) open(ctx context.Context, l *link) (w wire, session *sdk.ClientSession, offers []offer, refused []string, err error) {
 	if l.server.Command != "" {
-		w, err = startProcess(ctx, l.server, l.agent, m.cfg)
+		w, err = startProcess(ctx, l.server, l.agent, m.cfg, &l.changing)
 	} else {
 		w, err = dial(l.server, m.cfg.Outbound, m.cfg.Call+writeWait)
 	}
 	if err != nil {
 		return nil, nil, nil, nil, err
 	}
-	client := sdk.NewClient(&sdk.Implementation{Name: "anima", Version: "1"}, &sdk.ClientOptions{
-		Capabilities:           &sdk.ClientCapabilities{}, // the server may not send requests
-		MultiRoundTrip:         &sdk.MultiRoundTripOptions{Disabled: true},
-		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) { l.stale.Store(true) },
-	})
-	if session, err = client.Connect(ctx, w.transport(), nil); err != nil {
+	if session, err = l.client().Connect(ctx, w.transport(), nil); err != nil {
 		return w, nil, nil, nil, err
 	}
-	offers, refused, err = list(ctx, session, l.server.Name)
+	offers, refused, err = list(ctx, session, w, l.server.Name)
 	return w, session, offers, refused, err
 }
 
+func (l *link) client() *sdk.Client {
+	c := sdk.NewClient(&sdk.Implementation{Name: "anima", Version: "1"}, &sdk.ClientOptions{
+		Capabilities:   &sdk.ClientCapabilities{}, // the server may not send requests
+		MultiRoundTrip: &sdk.MultiRoundTripOptions{Disabled: true},
+		ToolListChangedHandler: func(context.Context, *sdk.ToolListChangedRequest) {
+			l.changing.Store(false)
+			l.stale.Store(true)
+		},
+	})
+	c.AddReceivingMiddleware(onlyUsed)
+	return c
+}
+
 // list returns the tools that a server offers, of the first maxListed tools that it lists.
-func list(ctx context.Context, session *sdk.ClientSession, server string) ([]offer, []string, error) {
+// It requests no further page after maxFrame bytes, because the library keeps all pages.
+func list(ctx context.Context, session *sdk.ClientSession, w wire, server string) ([]offer, []string, error) {
 	var listed []*sdk.Tool
-	cursor, more := "", true
-	for page := 0; more && page < maxPages && len(listed) <= maxListed; page++ {
+	cursor, more, before := "", true, w.received()
+	for page := 0; more && page < maxPages && len(listed) <= maxListed && w.received()-before < maxFrame; page++ {
 		res, err := session.ListTools(ctx, &sdk.ListToolsParams{Cursor: cursor})
 		if err != nil {
 			return nil, nil, err
@@ -204,7 +215,7 @@ func (m *Manager) offers(ctx context.Context, l *link) []offer {
 	l.listing.Lock()
 	defer l.listing.Unlock()
 	if l.stale.Swap(false) {
-		offers, refused, err := list(ctx, l.session, l.server.Name)
+		offers, refused, err := list(ctx, l.session, l.wire, l.server.Name)
 		if err != nil {
 			l.stale.Store(true) // keep the earlier list and try again later
 		} else {

@@ -526,6 +526,45 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
+// TestMessagesWithoutParameters tests that no message of a server ends the process: the
+// library executes its handlers in goroutines of its own.
+func TestMessagesWithoutParameters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.stdio("box", "rude")
+	if got, err := w.call(t.Context(), w.tool("mcp_box_echo"), `{"text":"on"}`); err != nil || !strings.Contains(got, "on") {
+		t.Errorf("after the messages: %q, %v", got, err)
+	}
+}
+
+func TestUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	w.stdio("box", "asks")
+	if got := w.names(); len(got) > 0 {
+		t.Errorf("tools %q, want none", got)
+	}
+	if log := w.logs.String(); !strings.Contains(log, errAsks.Error()) {
+		t.Errorf("log %s, want one with %q", log, errAsks)
+	}
+}
+
+// TestLongListEnds tests that the pages of a list are limited by their size, not only by
+// the number of tools.
+func TestLongListEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, nil)
+	s := sdk.NewServer(&sdk.Implementation{Name: "test", Version: "1"}, &sdk.ServerOptions{PageSize: 1})
+	for i := range 10 {
+		s.AddTool(&sdk.Tool{Name: fmt.Sprintf("t%d", i), Description: strings.Repeat("x", maxFrame/2), InputSchema: json.RawMessage(anyObject)},
+			func(context.Context, *sdk.CallToolRequest) (*sdk.CallToolResult, error) { return textResult("x"), nil })
+	}
+	w.http("box", s)
+	if got, want := w.names(), []string{"mcp_box_t0", "mcp_box_t1"}; !slices.Equal(got, want) {
+		t.Errorf("tools %q, want %q", got, want)
+	}
+}
+
 func TestStdioServersAreHeld(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, nil)
@@ -603,7 +642,7 @@ func TestIdleConnectionsAreClosed(t *testing.T) {
 		w.pass(1)
 		w.m.sweep()
 		<-l.gone
-		if p, ok := l.wire.(process); ok {
+		if p, ok := l.wire.(*process); ok {
 			<-p.p.Done()
 		}
 		if got, err := w.call(t.Context(), echo, `{"text":"anew"}`); err != nil || !strings.Contains(got, "anew") {

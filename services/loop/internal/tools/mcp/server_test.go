@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,6 +39,23 @@ func serve(mode string) int {
 		return 3
 	case "babble":
 		fmt.Println("Welcome to the server!")
+	case "rude": // with each notification that clients know, without its parameters
+		for _, method := range []string{
+			"cancelled", "tools/list_changed", "prompts/list_changed", "resources/list_changed", "resources/updated", "message", "progress",
+			"elicitation/complete", "subscriptions/acknowledged", "unknown",
+		} {
+			fmt.Printf(`{"jsonrpc":"2.0","method":"notifications/%s"}`+"\n", method)
+		}
+		for i, method := range []string{"ping", "roots/list", "sampling/createMessage", "elicitation/create", "completion/complete", "unknown"} {
+			fmt.Printf(`{"jsonrpc":"2.0","id":"rude-%d","method":"%s"}`+"\n", i, method)
+		}
+	case "asks": // sends requests and does not read the answers
+		out := bufio.NewWriter(os.Stdout)
+		for i := 0; ; i++ {
+			if _, err := fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`+"\n", i); err != nil {
+				return 1
+			}
+		}
 	}
 	if err := newServer(mode).Run(context.Background(), &sdk.StdioTransport{}); err != nil && !errors.Is(err, context.Canceled) {
 		fmt.Fprintln(os.Stderr, err)

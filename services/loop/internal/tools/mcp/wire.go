@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -31,6 +32,7 @@ type wire interface {
 	// last returns the exit code and the last output of a server that ended, or "".
 	last() string
 	network() string // value of the span attribute network.transport of OpenTelemetry
+	received() int64 // bytes that the server has sent so far
 }
 
 const (
@@ -45,11 +47,13 @@ var processLimits = sandbox.Limits{CPU: time.Hour, AddressSpace: 64 << 30}
 
 // process is a server that runs as a program in the agent's sandbox.
 type process struct {
-	p      *sandbox.Process
-	revoke func() // revokes its grant of the egress proxy
+	p        *sandbox.Process
+	revoke   func()       // revokes its grant of the egress proxy
+	changing *atomic.Bool // see [bounded]
+	read     atomic.Int64
 }
 
-func startProcess(ctx context.Context, s Server, a engine.Agent, cfg Config) (wire, error) {
+func startProcess(ctx context.Context, s Server, a engine.Agent, cfg Config, changing *atomic.Bool) (wire, error) {
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		env = append(env, name+"="+s.Env[name].Reveal())
@@ -60,7 +64,7 @@ func startProcess(ctx context.Context, s Server, a engine.Agent, cfg Config) (wi
 		revoke()
 		return nil, err
 	}
-	return process{p, revoke}, nil
+	return &process{p: p, revoke: revoke, changing: changing}, nil
 }
 
 // commandLine returns the shell command that executes the server.
@@ -72,16 +76,22 @@ func commandLine(s Server) string {
 	return strings.Join(words, " ")
 }
 
-func (w process) transport() sdk.Transport {
-	return &sdk.IOTransport{Reader: w, Writer: w, MaxLineLength: maxFrame}
+func (w *process) transport() sdk.Transport {
+	return bounded{&sdk.IOTransport{Reader: w, Writer: w, MaxLineLength: maxFrame}, w.changing}
 }
 
 // Read reads from the standard output of the program.
-func (w process) Read(b []byte) (int, error) { return w.p.Stdout.Read(b) }
+func (w *process) Read(b []byte) (int, error) {
+	n, err := w.p.Stdout.Read(b)
+	w.read.Add(int64(n))
+	return n, err
+}
+
+func (w *process) received() int64 { return w.read.Load() }
 
 // Write writes to the standard input of the program. It sets a deadline, because the
 // library holds a lock during a write and does not observe its context.
-func (w process) Write(b []byte) (int, error) {
+func (w *process) Write(b []byte) (int, error) {
 	if err := w.p.Stdin.SetWriteDeadline(time.Now().Add(writeWait)); err != nil {
 		return 0, err
 	}
@@ -89,17 +99,17 @@ func (w process) Write(b []byte) (int, error) {
 }
 
 // Close closes the standard input, and kills the program if it does not exit.
-func (w process) Close() error {
+func (w *process) Close() error {
 	_, _ = w.p.Stop(grace) // last returns the outcome
 	return nil
 }
 
-func (w process) cut() {
+func (w *process) cut() {
 	_, _ = w.p.Stop(0) // last returns the outcome
 	w.revoke()
 }
 
-func (w process) last() string {
+func (w *process) last() string {
 	select {
 	case <-w.p.Done():
 	case <-time.After(grace):
@@ -115,7 +125,7 @@ func (w process) last() string {
 	return strings.TrimSpace(fmt.Sprintf("exit code %d\n%s", res.ExitCode, res.Stderr))
 }
 
-func (process) network() string { return "pipe" }
+func (*process) network() string { return "pipe" }
 
 // address is a server at a URL. It is the transport of its own HTTP client: it adds the
 // headers, limits the size of responses, and cancels the requests in progress in cut.
@@ -130,6 +140,7 @@ type address struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex     // for under.Add and cancel
 	under  sync.WaitGroup // requests in progress
+	read   atomic.Int64
 }
 
 func dial(s Server, out safehttp.Options, wait time.Duration) (wire, error) {
@@ -159,8 +170,9 @@ func (w *address) cut() {
 	}
 }
 
-func (*address) last() string    { return "" }
-func (*address) network() string { return "tcp" }
+func (*address) last() string      { return "" }
+func (*address) network() string   { return "tcp" }
+func (w *address) received() int64 { return w.read.Load() }
 
 // begin registers a request. It returns false after cut.
 func (w *address) begin() bool {
@@ -192,7 +204,7 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return nil, err
 	}
-	b := &body{ReadCloser: res.Body, end: end, left: -1}
+	b := &body{ReadCloser: res.Body, end: end, read: &w.read, left: -1}
 	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" || res.StatusCode != http.StatusOK {
 		b.left = maxFrame // the library limits the size of each event
 	}
@@ -203,11 +215,13 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 type body struct {
 	io.ReadCloser
 	end  func()
+	read *atomic.Int64
 	left int64 // remaining bytes; -1 means no limit
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.read.Add(int64(n))
 	if b.left >= 0 {
 		if b.left -= int64(n); b.left < 0 {
 			b.left = 0
