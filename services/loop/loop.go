@@ -18,6 +18,7 @@ import (
 
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
 
 // Config holds the settings of the service.
@@ -78,8 +79,11 @@ func (c *Config) egressAllow() (all []netip.Prefix, err error) {
 var Service = host.Define("loop", Config{Slots: 128, Lease: 15 * time.Second, Attempts: 20, QueueTimeout: time.Hour, MailSenderRuns: 20, MailAgentRuns: 100, MailSenderCost: 500_000, MailAgentCost: 2_000_000, WorkspaceMiB: 1024, WorkspaceFiles: 100_000}, sqlstore.Migrations(), run).Examining(examine)
 
 // Init must be the first call of every main function that may run loop: the sandbox
-// executes the program again to confine a command.
-func Init() { sandbox.Init() }
+// executes the program again to confine a command, and package git to confine the library.
+func Init() {
+	sandbox.Init()
+	git.Init()
+}
 
 func run(ctx context.Context, env *host.Env, cfg Config) error {
 	db, err := env.DB(ctx)

@@ -20,12 +20,14 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/builtin"
+	"github.com/anima-run/anima/services/loop/internal/tools/git"
 	"github.com/anima-run/anima/services/loop/internal/tools/toolstest"
 )
 
-// TestMain calls sandbox.Init, because the sandbox starts this binary again.
+// TestMain calls Init, because the sandbox and package git start this binary again.
 func TestMain(m *testing.M) {
 	sandbox.Init()
+	git.Init()
 	os.Exit(m.Run())
 }
 

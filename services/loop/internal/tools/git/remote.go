@@ -28,7 +28,7 @@ const remoteTime = 5 * time.Minute
 
 // route is how a call reaches a remote repository.
 type route struct {
-	proxy    transport.ProxyOptions
+	proxy    string // URL; "" means a direct connection
 	progress progress
 }
 
@@ -42,16 +42,13 @@ func (p progress) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// remote returns a tool that contacts a remote repository, through the egress proxy if
-// there is one.
-func remote(cfg tools.Config, name string, do func(context.Context, engine.Call, catalog.Args, route) (engine.Output, error)) engine.Tool {
+// remote returns a tool that contacts a remote repository.
+func remote(by route, name string, do func(context.Context, engine.Call, catalog.Args, route) (engine.Output, error)) engine.Tool {
 	t := engine.Builtin(name, nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		if err := tools.NeedNetwork(c.Agent, "", "ask the creator to grant it"); err != nil {
 			return engine.Output{}, err
 		}
-		proxy, revoke := cfg.Egress.Grant(c.Agent.ID, true)
-		defer revoke()
-		return do(ctx, c, a, route{transport.ProxyOptions{URL: proxy}, tools.Tail(c.Report)})
+		return do(ctx, c, a, by)
 	})
 	t.Timeout, t.Offered = remoteTime, func(a engine.Agent) bool { return a.Network }
 	return t
@@ -98,7 +95,7 @@ func (r *repo) push(name, branch string, by route) (err error) {
 	}
 	to := git.NewRemote(r.git.Storer, &config.RemoteConfig{Name: name, URLs: urls[:1]})
 	err = to.PushContext(r.fs.ctx, &git.PushOptions{
-		RemoteName: name, RefSpecs: []config.RefSpec{config.RefSpec(ref + ":" + ref)}, Progress: by.progress, ProxyOptions: by.proxy,
+		RemoteName: name, RefSpecs: []config.RefSpec{config.RefSpec(ref + ":" + ref)}, Progress: by.progress, ProxyOptions: transport.ProxyOptions{URL: by.proxy},
 	})
 	if err != nil && strings.Contains(err.Error(), "non-fast-forward") {
 		return &api.Error{Code: api.Conflict, Message: "the remote has commits that this repository lacks", Next: "clone it again and apply your changes there"}
@@ -128,11 +125,6 @@ func clone(ctx context.Context, c engine.Call, a catalog.Args, by route) (out en
 	if err := checkURL(a.String("url")); err != nil {
 		return out, err
 	}
-	free, err := take(ctx, c.Agent.Workspace)
-	if err != nil {
-		return out, err
-	}
-	defer free()
 	d := &disk{ctx: ctx}
 	defer func() { err = errors.Join(err, d.close()) }()
 	top, err := d.open(os.OpenRoot(c.Agent.Workspace))
@@ -152,7 +144,7 @@ func clone(ctx context.Context, c engine.Call, a catalog.Args, by route) (out en
 	if err := top.root.Mkdir(half, 0o755); err != nil {
 		return out, err
 	}
-	err = download(top, half, git.CloneOptions{URL: a.String("url"), Depth: int(a.Int("depth", 0)), Progress: by.progress, ProxyOptions: by.proxy})
+	err = download(top, half, git.CloneOptions{URL: a.String("url"), Depth: int(a.Int("depth", 0)), Progress: by.progress, ProxyOptions: transport.ProxyOptions{URL: by.proxy}})
 	if err == nil {
 		err = top.root.Rename(half, at)
 	}

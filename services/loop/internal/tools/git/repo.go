@@ -1,7 +1,8 @@
 // Package git has the tools for git repositories in an agent's folder, with git as a
-// library. It starts no programs, runs no hooks and reads no settings of the machine. No
-// content of a repository can make it read or write outside the agent's folder. Remotes
-// are reached over https, and in tests over http, only.
+// library. It starts no program but itself, runs no hooks and reads no settings of the
+// machine. No content of a repository can make it read or write outside the agent's
+// folder, or end the service. Remotes are reached over https, and in tests over http,
+// only.
 //
 // Package git must not decide whether an operation is allowed.
 package git
@@ -31,10 +32,9 @@ type repo struct {
 	tree      *git.Worktree
 	fs        *fsys
 	workspace string
-	free      func()
 }
 
-// busy has one token for each workspace in use, because go-git does no locking.
+// busy has one token for each workspace that a call of this process uses.
 var busy = struct {
 	sync.Mutex
 	of map[string]chan struct{}
@@ -90,11 +90,7 @@ func open(ctx context.Context, workspace, name string) (*repo, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := take(ctx, workspace)
-	if err != nil {
-		return nil, err
-	}
-	r := &repo{workspace: workspace, free: free, fs: &fsys{disk: &disk{ctx: ctx}}}
+	r := &repo{workspace: workspace, fs: &fsys{disk: &disk{ctx: ctx}}}
 	if err := r.open(at); err != nil {
 		return nil, errors.Join(err, r.close())
 	}
@@ -148,11 +144,7 @@ func (r *repo) open(at string) error {
 	return errors.Join(err, f.Close())
 }
 
-// close releases the workspace for the next operation.
-func (r *repo) close() error {
-	defer r.free()
-	return r.fs.close()
-}
+func (r *repo) close() error { return r.fs.close() }
 
 // current returns the name of the current branch, or "detached at" and a short hash.
 func (r *repo) current() (string, error) {

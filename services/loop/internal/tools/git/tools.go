@@ -21,8 +21,23 @@ import (
 )
 
 // Tools returns the tools for the repository of the agent's folder and for repositories
-// within it, and those that record the agent's edits of its own files.
+// within it, and those that record the agent's edits of its own files. Each call is
+// executed in a process of its own.
 func Tools(cfg tools.Config) []engine.Tool {
+	all := inProcess(route{})
+	for i, t := range all {
+		all[i].Run = func(ctx context.Context, c engine.Call) (engine.Output, error) {
+			if err := t.Check(c.Args); err != nil {
+				return engine.Output{}, err
+			}
+			return run(ctx, cfg, t.Name, c, maxMemory)
+		}
+	}
+	return all
+}
+
+// inProcess returns the tools that are executed in this process.
+func inProcess(by route) []engine.Tool {
 	return []engine.Tool{
 		onRepo("git_status", nil, (*repo).status),
 		onRepo("git_diff", nil, func(r *repo, _ engine.Call, a catalog.Args) (string, error) { return r.diff(a.Bool("staged", false)) }),
@@ -35,8 +50,8 @@ func Tools(cfg tools.Config) []engine.Tool {
 		}),
 		onRepo("git_log", nil, (*repo).log),
 		onRepo("git_branch", namedBranch, (*repo).branch),
-		remote(cfg, "git_push", push),
-		remote(cfg, "git_clone", clone),
+		remote(by, "git_push", push),
+		remote(by, "git_clone", clone),
 		engine.Builtin("edit_own_file", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 			return inRepo(ctx, c, "", func(r *repo) (string, error) { return r.edit(c, a) }) // its path is a file
 		}),

@@ -1,0 +1,4 @@
+package git
+
+// Run is run.
+var Run = run
