@@ -6,6 +6,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -22,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/anima-run/anima/pkg/safehttp"
@@ -34,12 +36,23 @@ const (
 	idleTimeout   = 2 * time.Minute // time without data in either direction after which a tunnel is closed
 )
 
-// Options are the options of a proxy. Log is required.
+// Limits of the proxy. A command may have more files open than the service, which needs
+// two for each tunnel.
+const (
+	maxConns    = 1024 // connections without a tunnel
+	maxRequests = 256  // requests and tunnels of one agent
+)
+
+// Options are the options of a proxy. Log is required. The zero value of a limit means its
+// default.
 type Options struct {
 	// Allow lists addresses that may be reached although they are not public, such as a
 	// package mirror in the operator's network. Only the operator sets it.
 	Allow []netip.Prefix
 	Log   *slog.Logger
+
+	MaxConns    int // connections without a tunnel; others are closed at once
+	MaxRequests int // requests and tunnels of one agent; others are refused
 }
 
 // Proxy is an HTTP proxy on a loopback address. It serves requests that carry the secret
@@ -54,9 +67,12 @@ type Proxy struct {
 	served sync.WaitGroup
 	end    context.CancelFunc // ends all tunnels
 
+	maxRequests int
+
 	mu     sync.Mutex
 	closed bool
 	grants map[string]string // secret → agent
+	active map[string]int    // requests by agent
 }
 
 // Start returns a proxy that listens on a free port of 127.0.0.1. The caller must call
@@ -68,10 +84,13 @@ func Start(ctx context.Context, o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("egress proxy: %w", err)
 	}
 	base, end := context.WithCancel(context.WithoutCancel(ctx))
-	p := &Proxy{allow: o.Allow, log: o.Log, end: end, grants: map[string]string{}}
+	p := &Proxy{
+		allow: o.Allow, log: o.Log, end: end, maxRequests: cmp.Or(o.MaxRequests, maxRequests),
+		grants: map[string]string{}, active: map[string]int{},
+	}
 	p.addr = netip.MustParseAddrPort(l.Addr().String())
 	p.dialer = net.Dialer{Timeout: dialTimeout, Control: safehttp.Control(p.allowed)}
-	transport := &http.Transport{DialContext: p.dialer.DialContext, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2}
+	transport := &http.Transport{DialContext: p.dialer.DialContext, ResponseHeaderTimeout: headerTimeout, IdleConnTimeout: time.Minute, MaxIdleConns: 128, MaxIdleConnsPerHost: 2}
 	p.plain = &httputil.ReverseProxy{
 		Transport:    transport,
 		Rewrite:      func(r *httputil.ProxyRequest) { r.Out.Header.Del("Proxy-Authorization") },
@@ -81,6 +100,7 @@ func Start(ctx context.Context, o Options) (*Proxy, error) {
 	p.server = &http.Server{
 		Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: dialTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return base },
+		ConnState:   atMost(cmp.Or(o.MaxConns, maxConns)),
 		ErrorLog:    slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	}
 	p.served.Go(func() {
@@ -109,6 +129,43 @@ func (p *Proxy) begin() bool {
 		p.served.Add(1)
 	}
 	return !p.closed
+}
+
+// atMost returns a function for [http.Server] that closes new connections while there are
+// more than most, not counting tunnels.
+func atMost(most int) func(net.Conn, http.ConnState) {
+	var open atomic.Int64
+	return func(c net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			if open.Add(1) > int64(most) {
+				_ = c.Close() // the server then reports the state closed
+			}
+		case http.StateClosed, http.StateHijacked:
+			open.Add(-1)
+		case http.StateActive, http.StateIdle:
+		}
+	}
+}
+
+// enter counts a request of an agent, for which the caller must call leave. It returns
+// false if the agent has too many.
+func (p *Proxy) enter(agent string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.active[agent] >= p.maxRequests {
+		return false
+	}
+	p.active[agent]++
+	return true
+}
+
+func (p *Proxy) leave(agent string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.active[agent]--; p.active[agent] == 0 {
+		delete(p.active, agent)
+	}
 }
 
 // Grant returns the URL with which a command of one agent uses the proxy until revoke is
@@ -178,6 +235,11 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "anima's egress proxy serves the commands of its agents only", http.StatusProxyAuthRequired)
 		return
 	}
+	if !p.enter(agent) {
+		http.Error(w, fmt.Sprintf("the commands of this agent have %d requests already", p.maxRequests), http.StatusTooManyRequests)
+		return
+	}
+	defer p.leave(agent)
 	target := r.Host
 	if r.Method != http.MethodConnect {
 		target = r.URL.Host

@@ -1,6 +1,7 @@
 package egress_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -150,6 +151,77 @@ func TestForwards(t *testing.T) {
 	revoke()
 	if status, body := through(t, proxy, plain.URL+"/a"); status != http.StatusProxyAuthRequired {
 		t.Errorf("after it was revoked: got %d %q, want 407", status, body)
+	}
+}
+
+// TestLimits tests that an agent cannot take all connections of the service.
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	plain := httptest.NewServer(http.HandlerFunc(hello))
+	t.Cleanup(plain.Close)
+	const most = 3
+	p, err := egress.Start(t.Context(), egress.Options{Allow: []netip.Prefix{loopback}, Log: slog.New(slog.DiscardHandler), MaxConns: most, MaxRequests: most})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	dial := func(proxy string) (net.Conn, *bufio.Reader) {
+		t.Helper()
+		var d net.Dialer
+		c, err := d.DialContext(t.Context(), "tcp", hostOf(t, proxy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		return c, bufio.NewReader(c)
+	}
+	// tunnel returns the status of the answer to a request for a tunnel.
+	tunnel := func(proxy string) string {
+		t.Helper()
+		at, err := url.Parse(proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secret, _ := at.User.Password()
+		c, r := dial(proxy)
+		if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\nProxy-Authorization: Basic %s\r\n\r\n",
+			strings.TrimPrefix(plain.URL, "http://"), base64.StdEncoding.EncodeToString([]byte("anima:"+secret))); err != nil {
+			t.Fatal(err)
+		}
+		line, err := r.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(line)[1]
+	}
+	ada, revoke := p.Grant("ada", true)
+	defer revoke()
+	again, revokeAgain := p.Grant("ada", true) // a second command of the agent
+	defer revokeAgain()
+	bob, revokeBob := p.Grant("bob", true)
+	defer revokeBob()
+	for i := range most {
+		if got := tunnel(ada); got != "200" {
+			t.Fatalf("tunnel %d: %s, want 200", i, got)
+		}
+	}
+	if got := tunnel(again); got != "429" {
+		t.Errorf("one more tunnel: %s, want 429", got)
+	}
+	if got := tunnel(bob); got != "200" {
+		t.Errorf("a tunnel of another agent: %s, want 200", got)
+	}
+	for range most { // connections without a request
+		dial(ada)
+	}
+	c, r := dial(ada)
+	if _, err := fmt.Fprint(c, "GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\n\r\n"); err == nil {
+		if line, err := r.ReadString('\n'); err == nil {
+			t.Errorf("one more connection was answered %q, want it closed", line)
+		}
 	}
 }
 
