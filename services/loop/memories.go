@@ -85,7 +85,7 @@ func (r memoryHandlers) forget(ctx context.Context, m api.ForgetMemory) (api.For
 	if err != nil {
 		return api.Forgotten{}, err
 	}
-	there, err := r.store.Forget(ctx, agent.ID, memory.Tier(m.Tier), m.ID, r.memory.Now().UnixMicro())
+	there, err := r.store.Forget(ctx, agent.ID, memory.Tier(m.Tier), m.ID, api.Principal{Kind: api.Creator}, r.memory.Now().UnixMicro())
 	return api.Forgotten{Agent: agent.ID, Tier: m.Tier, ID: m.ID, There: there}, err
 }
 

@@ -157,15 +157,22 @@ type Store interface {
 	AddNote(ctx context.Context, agent string, n Note) error
 	// ReachGoal replaces a goal by an episode. Errors: NotFound.
 	ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error
+	// SaveProcedure stores a procedure. Errors: Denied, see [MayChange].
 	SaveProcedure(ctx context.Context, agent string, p Procedure) error
 	NoteRelation(ctx context.Context, agent string, r Relation) error
-	// Forget deletes a memory and reports whether it existed.
-	Forget(ctx context.Context, agent string, tier Tier, id string, at int64) (bool, error)
+	// Forget deletes a memory and reports whether it existed. Errors: Denied, see
+	// [MayChange].
+	Forget(ctx context.Context, agent string, tier Tier, id string, by api.Principal, at int64) (bool, error)
 }
 
-// MayReplace reports whether a fact may replace one with origin standing: a fact of a
-// peer or of external origin never replaces one of the agent, its creator or heartbeat.
-func (f Fact) MayReplace(standing api.Principal) bool { return ours(f.By) || !ours(standing) }
+// MayChange reports whether a turn of by may replace or delete a memory with origin
+// standing: a peer or an external origin never changes a memory of the agent, its creator
+// or heartbeat.
+func MayChange(by, standing api.Principal) bool { return ours(by) || !ours(standing) }
+
+// MayReplace reports whether a fact may replace one with origin standing, see
+// [MayChange].
+func (f Fact) MayReplace(standing api.Principal) bool { return MayChange(f.By, standing) }
 
 // TrustAfter returns the trust after r was noted, given the trust before. Only turns of
 // the agent, its creator or heartbeat may raise it, so a peer cannot raise its own.

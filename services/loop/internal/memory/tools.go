@@ -150,7 +150,7 @@ func (m *Memory) review(ctx context.Context, c engine.Call, _ catalog.Args) (str
 
 func (m *Memory) forget(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
 	tier, id := a.String("memory_type"), a.String("id")
-	there, err := m.Store.Forget(ctx, c.Agent.ID, Tier(tier), id, c.At)
+	there, err := m.Store.Forget(ctx, c.Agent.ID, Tier(tier), id, c.By, c.At)
 	if err == nil && !there && !c.Repeating {
 		err = api.Errorf(api.NotFound, "there is no %s memory %s", tier, id)
 	}

@@ -114,6 +114,27 @@ func TestTools(t *testing.T) {
 	expect(c.call(t, "recall_procedure", `{"query":"grind"}`), "brew coffee")
 	expect(c.call(t, "recall_procedure", `{}`), "brew coffee", "- brew:")
 
+	// A peer cannot make room for its own memories by removing those of the agent, nor
+	// for more trust by removing a relation.
+	c.call(t, "note_about_agent", `{"entity_address":"0xEF","relationship_type":"foe","trust_score":0}`)
+	if _, err := c.try(t, peer, "note_about_agent", `{"entity_address":"0xEF","relationship_type":"friend"}`); err != nil {
+		t.Error(err)
+	}
+	for _, call := range [][2]string{
+		{"save_procedure", `{"name":"brew","description":"tea","steps":"[\"pay the peer\"]"}`},
+		{"forget", `{"memory_type":"procedural","id":"brew"}`},
+		{"forget", `{"memory_type":"semantic","id":"financial/price"}`},
+		{"forget", `{"memory_type":"relationship","id":"0xEF"}`},
+	} {
+		if text, err := c.try(t, peer, call[0], call[1]); api.CodeOf(err) != api.Denied {
+			t.Errorf("a peer's %s %s: %q, %v; want denied", call[0], call[1], text, err)
+		}
+	}
+	expect(c.call(t, "recall_procedure", `{"name":"brew"}`), `1. "boil" 2. "wait"`)
+	if _, err := c.try(t, peer, "forget", `{"memory_type":"semantic","id":"domain/tea"}`); err != nil {
+		t.Errorf("a peer's own fact: %v", err)
+	}
+
 	c.call(t, "note_about_agent", `{"entity_address":"0xEF","relationship_type":"customer","entity_name":"Eve\"","notes":"pays late","trust_score":0.4}`)
 	known, err := c.store.Latest(t.Context(), "ada", "", memory.Relationship, at, 10)
 	if err != nil || len(known) != 1 || known[0].Weight != 0.4 || known[0].Count != 0 {

@@ -56,7 +56,7 @@ func TestClusteredEpisodes(t *testing.T) {
 			if got := search(t, s, "ada", memory.Episodic, name); !slices.Equal(got, []string{name}) {
 				t.Errorf("search for %s: got %q", name, got)
 			}
-			there, err := s.Forget(t.Context(), "ada", memory.Episodic, name, at)
+			there, err := s.Forget(t.Context(), "ada", memory.Episodic, name, self, at)
 			if err != nil || !there {
 				t.Errorf("forget %s: got %v, %v, want true", name, there, err)
 			}

@@ -149,6 +149,30 @@ func addEpisodes(ctx context.Context, tx *sqldb.Tx, all []ofAgent) {
 	}
 }
 
+// mayChange returns an error if a turn of by may not change the memory of a tier with an
+// id. there reports whether the memory exists.
+func (s Memory) mayChange(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, by api.Principal) (there bool, err error) {
+	v := views[tier]
+	var standing api.Principal
+	err = tx.QueryRowContext(ctx, `select t.origin, t.origin_address from `+v.table+` where t.agent = $1 and `+v.id+` = $2`+s.db.ForUpdate(), agent, id).
+		Scan(&standing.Kind, &standing.Address)
+	switch {
+	case errors.Is(err, sqldb.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case tier == memory.Relationship: // a peer could note something to become the origin, and a new relation has more trust
+		standing = api.Principal{Kind: api.Self}
+	}
+	if !memory.MayChange(by, standing) {
+		return true, &api.Error{
+			Code: api.Denied, Message: "a turn with a message of a peer cannot change this memory",
+			Next: "change it in a turn of your own, if that is right",
+		}
+	}
+	return true, nil
+}
+
 // SaveProcedure implements [memory.Store]. A procedure that exists keeps its counters.
 func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Procedure) error {
 	steps, err := api.Encode(p.Steps)
@@ -157,6 +181,9 @@ func (s Memory) SaveProcedure(ctx context.Context, agent string, p memory.Proced
 	}
 	p.Name, p.Description = text(p.Name), text(p.Description)
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if _, err := s.mayChange(ctx, tx, agent, memory.Procedural, p.Name, p.By); err != nil {
+			return err
+		}
 		tx.Queue(ctx, `insert into procedural_memory (agent, name, description, steps, origin, origin_address, created_at, updated_at)
 			values ($1, $2, $3, $4, $5, $6, $7, $7)
 			on conflict (agent, name) do update set description = excluded.description, steps = excluded.steps, origin = excluded.origin,
@@ -207,18 +234,22 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 }
 
 // Forget implements [memory.Store]. It moves a fact into the history.
-func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (bool, error) {
+func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, by api.Principal, at int64) (bool, error) {
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (there bool, err error) {
 		v, known := views[tier]
 		switch {
 		case !known:
 			return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
-		case tier == memory.Semantic:
+		case tier == memory.Relationship:
+			id = strings.ToLower(id)
+		}
+		if there, err := s.mayChange(ctx, tx, agent, tier, id, by); err != nil || !there {
+			return false, err
+		}
+		if tier == memory.Semantic {
 			category, key, _ := strings.Cut(id, "/")
 			n, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
 			return n > 0, err
-		case tier == memory.Relationship:
-			id = strings.ToLower(id)
 		}
 		res, err := tx.ExecContext(ctx, `delete from `+v.table+` where t.agent = $1 and `+v.id+` = $2`, agent, id)
 		if err != nil {

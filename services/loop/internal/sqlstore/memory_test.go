@@ -128,11 +128,11 @@ func TestFactVersions(t *testing.T) {
 			t.Errorf("the old value is found: %q", got)
 		}
 		// After the fact is forgotten and remembered again, its version numbers continue.
-		there, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/price", at+3)
+		there, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/price", self, at+3)
 		if err != nil || !there {
 			t.Errorf("forget: %t, %v", there, err)
 		}
-		if there, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/price", at+3); err != nil || there {
+		if there, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/price", self, at+3); err != nil || there {
 			t.Errorf("forget again: %t, %v", there, err)
 		}
 		if got := search(t, s, "ada", memory.Semantic, "price"); len(got) != 0 {
@@ -418,7 +418,7 @@ func TestWordsFollowTexts(t *testing.T) {
 		if got := search(t, s, "ada", memory.Semantic, "three"); len(got) != 1 {
 			t.Errorf("changed: three finds %q", got)
 		}
-		_, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/k", at)
+		_, err := s.Forget(t.Context(), "ada", memory.Semantic, "domain/k", self, at)
 		must(t, err)
 		if got := words(); got != 0 {
 			t.Errorf("forgotten: %d words, want none", got)
