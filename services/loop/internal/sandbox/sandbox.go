@@ -16,7 +16,9 @@
 // exempts. Limits apply per process, not per command. Names, sizes and owners of files
 // outside the workspace are visible, their content is not. Without namespaces, a command
 // may change modes and times of files that its user owns. A service should therefore run
-// as a user that owns nothing but the workspaces.
+// as a user that owns nothing but the workspaces. Without a PID namespace and before
+// Landlock ABI 6, a command can send signals to all processes of its user, among them its
+// supervisor and the service.
 package sandbox
 
 import (
