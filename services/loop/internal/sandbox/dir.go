@@ -51,12 +51,18 @@ func RemoveAll(root, path string) error {
 }
 
 // Replace moves a directory of the workspace root from one path to another, both relative
-// to root, and removes the directory that was at the new path. A concurrent reader sees the old directory,
-// then for a short time none, then the new one, but never a mixture.
+// to root, and removes the directory that was at the new path. A symbolic link returns
+// ErrNotADir. A concurrent reader sees the old directory, then for a short time none, then
+// the new one, but never a mixture.
 func Replace(root, from, to string) error {
 	return within(root, to, func(dir *os.Root, name string) error {
 		if !filepath.IsLocal(from) {
 			return ErrOutside
+		}
+		if info, err := dir.Lstat(from); err != nil {
+			return err
+		} else if !info.IsDir() { // a link would not be listed afterwards
+			return ErrNotADir
 		}
 		if err := dir.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err

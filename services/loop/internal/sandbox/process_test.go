@@ -174,6 +174,9 @@ func TestDirectories(t *testing.T) {
 	if got, err := ReadFile(root, "e/f/g/x", 0); string(got) != "new" || err != nil {
 		t.Errorf("moved %q, %v; want what was new", got, err)
 	}
+	if err := Replace(root, "d/link", "moved"); !errors.Is(err, ErrNotADir) {
+		t.Errorf("Replace of a link: %v, want %v", err, ErrNotADir)
+	}
 	for _, path := range []string{"../x", outside, "d/link/../../.."} {
 		if err := Replace(root, "d", path); !errors.Is(err, ErrOutside) {
 			t.Errorf("Replace to %s: %v, want %v", path, err, ErrOutside)
