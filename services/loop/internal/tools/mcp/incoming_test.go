@@ -3,12 +3,18 @@ package mcp
 import (
 	"context"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/safehttp"
 )
 
 // script is a transport and its connection, whose messages are given.
@@ -108,4 +114,31 @@ func TestMissingParameters(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
+}
+
+// TestLongStreamEnds tests that a server at a URL cannot send without end.
+func TestLongStreamEnds(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for part := make([]byte, 1<<20); ; {
+			if _, err := w.Write(part); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(server.Close)
+	w, err := dial(Server{URL: config.Secret(server.URL)}, safehttp.Options{AllowPrivate: true}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.cut()
+	res, err := w.(*address).client.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = res.Body.Close() }()
+	if n, err := io.Copy(io.Discard, res.Body); err == nil || n > maxStream || n < maxStream-1<<20 {
+		t.Errorf("read %d bytes, %v; want an error after %d", n, err, maxStream)
+	}
 }

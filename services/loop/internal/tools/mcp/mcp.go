@@ -28,6 +28,7 @@ const (
 	maxListed  = 1_000    // tools of one server that are read
 	maxPages   = 64       // pages of one list
 	maxFrame   = 16 << 20 // bytes of one message of a server
+	maxStream  = 64 << 20 // bytes of one stream of messages of a server at a URL
 )
 
 // Config is the configuration of a [Manager]. Dir, Now, Log and Tracer are required.

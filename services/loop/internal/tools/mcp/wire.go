@@ -204,9 +204,9 @@ func (w *address) RoundTrip(r *http.Request) (*http.Response, error) {
 		end()
 		return nil, err
 	}
-	b := &body{ReadCloser: res.Body, end: end, read: &w.read, left: -1}
-	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind != "text/event-stream" || res.StatusCode != http.StatusOK {
-		b.left = maxFrame // the library limits the size of each event
+	b := &body{ReadCloser: res.Body, end: end, read: &w.read, left: maxFrame}
+	if kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type")); kind == "text/event-stream" && res.StatusCode == http.StatusOK {
+		b.left = maxStream // the library limits the size of each event, and queues them without a limit
 	}
 	res.Body = b
 	return res, nil
@@ -216,17 +216,15 @@ type body struct {
 	io.ReadCloser
 	end  func()
 	read *atomic.Int64
-	left int64 // remaining bytes; -1 means no limit
+	left int64 // remaining bytes
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	b.read.Add(int64(n))
-	if b.left >= 0 {
-		if b.left -= int64(n); b.left < 0 {
-			b.left = 0
-			return 0, fmt.Errorf("the answer has more than %d bytes", maxFrame)
-		}
+	if b.left -= int64(n); b.left < 0 {
+		b.left = 0
+		return 0, errors.New("the answer is too long")
 	}
 	return n, err
 }
