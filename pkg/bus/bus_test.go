@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -329,6 +330,62 @@ func TestPublishGivesUpWithItsContext(t *testing.T) {
 	cancel()
 	if err := b.Publish(ctx, "1", changed("lucky", 1)); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want that the context was cancelled", err)
+	}
+}
+
+// TestNothingIsSentAfterItsSender checks that what is sent during an outage is not kept
+// until the server is back, when its sender has given up.
+func TestNothingIsSentAfterItsSender(t *testing.T) {
+	t.Parallel()
+	o := listening(t)
+	o.start()
+	b := o.bus()
+	away := b.NATS().StatusChanged(nats.RECONNECTING)
+	o.stop()
+	wait(t, away, "the outage")
+	for name, send := range map[string]func(context.Context) error{
+		"request": func(ctx context.Context) error { _, err := getAgent(ctx, b, "lucky"); return err },
+		"streamed request": func(ctx context.Context) error {
+			_, err := ask(ctx, b, "c", func(api.Delta) error { return nil })
+			return err
+		},
+		"event":  func(ctx context.Context) error { return b.Publish(ctx, "1", changed("lucky", 1)) },
+		"append": func(ctx context.Context) error { _, err := b.Append(ctx, "2", changed("lucky", 2), 0); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		err := send(ctx)
+		cancel()
+		if api.CodeOf(err) != api.Unavailable {
+			t.Errorf("%s: got %v, want %s", name, err, api.Unavailable)
+		}
+		if kept, err := b.NATS().Buffered(); err != nil || kept != 0 {
+			t.Fatalf("%s: %d bytes are kept, %v; want none", name, kept, err)
+		}
+	}
+	if err := b.PublishLive(t.Context(), api.Thinking{Session: "s"}); err != nil {
+		t.Errorf("live: got %v, want no error", err)
+	}
+	if kept, err := b.NATS().Buffered(); err != nil || kept != 0 {
+		t.Errorf("live: %d bytes are kept, %v; want none", kept, err)
+	}
+
+	done := make(chan error, 1)
+	r, err := bus.OpenStream[api.Delta, api.Completion](t.Context(), b, api.Complete{ID: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _, _, err := r.Next(testContext(t)); done <- err }()
+	r.Close()
+	if err := wait(t, done, "the end of a closed request"); !errors.Is(err, context.Canceled) {
+		t.Errorf("closed: got %v, want %v", err, context.Canceled)
+	}
+	go func() { _, err := b.Append(testContext(t), "1", changed("lucky", 1), 0); done <- err }()
+	o.start()
+	if err := wait(t, done, "an append that waits for the server"); err != nil {
+		t.Error(err)
+	}
+	if got := messages(t, raw(t, o.server), "LOOP_EVT"); got != 1 {
+		t.Errorf("%d messages, want only the one whose sender waited", got)
 	}
 }
 

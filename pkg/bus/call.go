@@ -31,11 +31,11 @@ const (
 
 // Call sends a request and waits for its answer until ctx ends, for at most 30 s (10 s if
 // ctx has no deadline), and for at most 10 s after a service took the request. It retries
-// with backoff while no service takes the request (no replica is up, every worker is
-// busy) and enough of that time is left: the handler of such a request was never started.
-// It also repeats the request when the connection broke, which loses the answer, and,
-// without abandoning the first request, after 3 s and 7 s without an answer, because the
-// replica that took it may have crashed. So a handler may execute a request twice, also
+// with backoff while no service takes the request (NATS is away, no replica is up, every
+// worker is busy) and enough of that time is left: the handler of such a request was never
+// started. It also repeats the request when the connection broke, which loses the answer,
+// and, without abandoning the first request, after 3 s and 7 s without an answer, because
+// the replica that took it may have crashed. So a handler may execute a request twice, also
 // concurrently; it recognises the second time by an id of the caller in the request, or by
 // [RequestID]. A request that was taken and not answered in time is Unavailable and may
 // have been executed.
@@ -104,11 +104,14 @@ func pause(ctx context.Context, try int) bool {
 func (b *Bus) ask(ctx context.Context, msg *nats.Msg) (answer *nats.Msg, broken bool, err error) {
 	cl := b.use()
 	defer cl.release()
-	up := cl.untilBroken()
 	// A replica that took the request and crashed never answers, and ctx may last for
 	// minutes.
 	once, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
+	if err := cl.awaitUp(once, nil); err != nil {
+		return nil, false, err
+	}
+	up := cl.untilBroken()
 	defer context.AfterFunc(up, cancel)()
 	var found struct { // one allocation
 		refused atomic.Bool
@@ -174,6 +177,8 @@ func unanswered(ctx context.Context, s api.Subject, answer *nats.Msg, err error)
 		return answer.Header.Get(headerRefused) != "", err
 	case errors.Is(ctx.Err(), context.Canceled):
 		return false, ctx.Err()
+	case errors.Is(err, errAway):
+		return true, err
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
 		return false, unavailable(string(s.Owner)+" did not answer "+s.Name+" in time", "try again")
 	}

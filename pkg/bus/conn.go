@@ -153,6 +153,32 @@ func (cn *connection) untilBroken() context.Context {
 	return cn.up
 }
 
+// errAway is the error of a message that was not sent because the connection is down.
+var errAway = unavailable("NATS is not connected", "check that NATS is up")
+
+// awaitUp waits until the connection is up. The nats.go library would keep a message that is
+// published before: it would be sent, and executed, when its sender has given up long ago,
+// and large requests would use up the buffer, which acknowledgements need. awaitUp returns
+// errAway if ctx ends, gone is closed or another connection replaces this one.
+func (cn *connection) awaitUp(ctx context.Context, gone <-chan struct{}) error {
+	if cn.nc.IsConnected() {
+		return nil
+	}
+	changes := cn.nc.StatusChanged(nats.CONNECTED, nats.CLOSED)
+	defer cn.nc.RemoveStatusListener(changes)
+	for !cn.nc.IsConnected() && !cn.nc.IsClosed() {
+		select {
+		case <-changes:
+			continue
+		case <-cn.replaced.Done():
+		case <-gone:
+		case <-ctx.Done():
+		}
+		return errAway
+	}
+	return nil
+}
+
 func (c *Conn) dial(wait bool) (*connection, error) {
 	cn := &connection{conn: c}
 	cn.replaced, cn.markReplaced = context.WithCancel(context.Background())

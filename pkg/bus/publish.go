@@ -168,6 +168,9 @@ func (b *Bus) publishOnce(
 	defer cancel()
 	cl := b.use()
 	defer cl.release()
+	if err := cl.awaitUp(ctx, nil); err != nil {
+		return 0, true, err
+	}
 	point := failpoint.BusPublish
 	if last != nil {
 		point = failpoint.BusAppend
@@ -238,6 +241,9 @@ func (b *Bus) PublishLive(ctx context.Context, m api.Message) error {
 	inject(ctx, msg.Header)
 	cl := b.use()
 	defer cl.release()
+	if !cl.nc.IsConnected() {
+		return nil // there are no current subscribers
+	}
 	return cl.nc.PublishMsg(msg)
 }
 

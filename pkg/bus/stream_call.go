@@ -41,6 +41,7 @@ type streamCall struct {
 	control  string        // subject on which the reply is cancelled
 	complete bool          // no further message is expected
 	closed   bool
+	gone     chan struct{} // closed with closed
 }
 
 // read returns the next message, and whether it is the answer, which is the last. It
@@ -48,7 +49,7 @@ type streamCall struct {
 // then.
 func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end bool, err error) {
 	for try := 0; ; try++ {
-		if m, err = nil, r.send(); err == nil {
+		if m, err = nil, r.send(ctx); err == nil {
 			if begin && r.begun {
 				return nil, false, nil
 			}
@@ -70,16 +71,21 @@ func (r *streamCall) read(ctx context.Context, begin bool) (m *nats.Msg, end boo
 }
 
 // send sends the request unless it is sent already.
-func (r *streamCall) send() error {
+func (r *streamCall) send(ctx context.Context) error {
 	if r.in != nil {
 		return nil
 	}
+	cl := r.bus.use()
+	away := cl.awaitUp(ctx, r.gone) // not with the lock held: close needs it
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return context.Canceled
+		away = context.Canceled
 	}
-	cl := r.bus.use()
+	if away != nil {
+		cl.release()
+		return away
+	}
 	reply, in, err := cl.mux.register()
 	if err != nil {
 		cl.release()
@@ -189,6 +195,7 @@ func (r *streamCall) close() {
 		return
 	}
 	r.closed = true
+	close(r.gone)
 	if r.in != nil {
 		r.in.put(closing) // no further message comes
 	}
