@@ -219,3 +219,6 @@ func temporary(err error) bool {
 
 // Connected reports whether the connection is up, for readiness.
 func (b *Bus) Connected() bool { return b.conn.Connected() }
+
+// Refused is [Conn.Refused].
+func (b *Bus) Refused() bool { return b.conn.Refused() }

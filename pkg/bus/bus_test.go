@@ -389,6 +389,46 @@ func TestNothingIsSentAfterItsSender(t *testing.T) {
 	}
 }
 
+// TestRefusedForAWhile checks that a service whose credentials the server refuses is let in
+// when the server accepts them, as when keys are changed on both sides.
+func TestRefusedForAWhile(t *testing.T) {
+	t.Parallel()
+	o := listening(t)
+	o.opts.Authorization = "old"
+	o.start()
+	nc, err := bus.Dial(bus.DialOptions{URL: o.url, Token: "new", Name: t.Name(), Wait: true, Log: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	change := func(token string) {
+		changes := nc.NATS().StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
+		o.stop()
+		o.opts.Authorization = token
+		o.start()
+		for tries := 0; tries < 4; {
+			switch status := wait(t, changes, "another try"); {
+			case status == nats.CLOSED:
+				t.Fatal("the connection is closed for ever")
+			case status == nats.CONNECTED && token == "new":
+				return
+			case status == nats.RECONNECTING && token != "new":
+				tries++
+			}
+		}
+		if !nc.Refused() {
+			t.Error("not reported as refused")
+		}
+	}
+	change("older")
+	change("new")
+	change("newer")
+	change("new")
+	if nc.Refused() {
+		t.Error("reported as refused after the connection")
+	}
+}
+
 func TestTooLarge(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -65,7 +66,8 @@ type connection struct {
 	replaced     context.Context //nolint:containedctx // ends when another connection has replaced this one
 	markReplaced context.CancelFunc
 
-	refusals refusals // watches of requests in progress
+	refusals refusals    // watches of requests in progress
+	refused  atomic.Bool // the server has refused the credentials since the connection was up
 
 	// Guarded by conn.mu.
 	holders int
@@ -110,6 +112,14 @@ func (c *Conn) Connected() bool {
 	cn := c.hold()
 	defer cn.release()
 	return cn.nc.IsConnected()
+}
+
+// Refused reports whether the connection is down because the server refuses the
+// credentials. A connection with Wait tries again until the server accepts them.
+func (c *Conn) Refused() bool {
+	cn := c.hold()
+	defer cn.release()
+	return !cn.nc.IsConnected() && refusesCredentials(cn.nc.LastError())
 }
 
 // hold returns the current connection and holds it. The caller releases it.
@@ -235,6 +245,12 @@ func (c *Conn) options(cn *connection, wait bool) ([]nats.Option, error) {
 				cn.refusals.report(err)
 				return
 			}
+			if refusesCredentials(err) {
+				if !cn.refused.Swap(true) { // each server refuses them several times a second
+					log.Error("NATS refuses the credentials, retrying; check the token, the nkey or the credentials file", "err", err)
+				}
+				return
+			}
 			log.Error("nats error", "subject", subject, "err", err)
 		}),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -247,7 +263,10 @@ func (c *Conn) options(cn *connection, wait bool) ([]nats.Option, error) {
 				log.Warn("nats disconnected", "err", err)
 			}
 		}),
-		nats.ReconnectHandler(func(nc *nats.Conn) { log.Info("nats reconnected", "server", nc.ConnectedServerName()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			cn.refused.Store(false)
+			log.Info("nats reconnected", "server", nc.ConnectedServerName())
+		}),
 		nats.LameDuckModeHandler(func(*nats.Conn) { c.move(cn) }),
 		nats.ClosedHandler(func(*nats.Conn) {
 			c.mu.Lock()
@@ -255,6 +274,11 @@ func (c *Conn) options(cn *connection, wait bool) ([]nats.Option, error) {
 			cn.down()
 			delete(c.connections, cn)
 		}),
+	}
+	if c.d.Wait {
+		// Otherwise the connection would be closed for ever when a server refuses the
+		// credentials twice, as it does while they are changed on both sides.
+		opts = append(opts, nats.IgnoreAuthErrorAbort())
 	}
 	if c.d.Outside {
 		opts = append(opts, nats.IgnoreDiscoveredServers())
@@ -331,6 +355,16 @@ func (c *Conn) dialOther(from string) *connection {
 			return nil
 		}
 	}
+}
+
+// refusesCredentials reports whether err is the refusal of a server to let the user in.
+func refusesCredentials(err error) bool {
+	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired} {
+		if errors.Is(err, refusal) {
+			return true
+		}
+	}
+	return false
 }
 
 var errURL = errors.New("the URL is malformed, its credentials may need percent-encoding")

@@ -305,8 +305,7 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 		return err
 	}
 	defer b.Close()
-	p.status.set(s.Name, "waiting for NATS")
-	if err := waitConnected(ctx, b, log); err != nil {
+	if err := waitConnected(ctx, b, log, func(waits string) { p.status.set(s.Name, waits) }); err != nil {
 		return err
 	}
 	p.ensure.Lock()
@@ -326,10 +325,17 @@ func (p *running) runOne(ctx context.Context, s Service) error {
 	})
 }
 
-func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger) error {
-	for said := false; !b.Connected(); said = true {
+// waitConnected waits for NATS. It tells status and the log what it is waiting for.
+func waitConnected(ctx context.Context, b *bus.Bus, log *slog.Logger, status func(waits string)) error {
+	status("waiting for NATS")
+	for said, refused := false, false; !b.Connected(); said = true {
 		if !said {
 			log.Info("waiting for NATS")
+		}
+		if !refused && b.Refused() {
+			refused = true
+			status("waiting for NATS, which refuses the credentials")
+			log.Error("NATS refuses the credentials, retrying; check the token, the nkey or the credentials file")
 		}
 		if err := wait.For(ctx, 50*time.Millisecond); err != nil {
 			return err
