@@ -71,6 +71,7 @@ type marks struct {
 	db      *sqldb.DB
 	boot    string
 	known   knowledge
+	seen    map[string]uint64 // the last sequences of the streams, as this process has seen them
 }
 
 // check compares a database with its mark in NATS, and the streams with the database's
@@ -81,7 +82,7 @@ func (e *Env) check(ctx context.Context, db *sqldb.DB) (*marks, error) {
 	if !ok {
 		return nil, nil
 	}
-	m := &marks{env: e, service: e.service.Name, owner: owner, db: db, boot: bootID()}
+	m := &marks{env: e, service: e.service.Name, owner: owner, db: db, boot: bootID(), seen: map[string]uint64{}}
 	var faults []string
 	var seen int64
 	for begin := time.Now(); ; {
@@ -228,6 +229,9 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*markEvery)
 	defer cancel()
 	states, err := m.env.Bus.StreamHeights(ctx, bus.StreamNames(m.owner))
+	if err == nil {
+		err = m.see(states)
+	}
 	if err != nil {
 		m.env.status.wrote(m.service, "NATS", err)
 		return err
@@ -268,6 +272,22 @@ func (m *marks) write(ctx context.Context, atLeast int64) error {
 		m.env.status.wrote(m.service, "the database", err)
 	}
 	return err
+}
+
+// see returns an error if a stream ends before a sequence that this process has seen. A
+// mark would replace what the database records of the stream, so that the next start could
+// not detect the loss. A leader of a cluster may only lag behind: then a later call
+// succeeds.
+func (m *marks) see(states []bus.StreamHeight) error {
+	for _, s := range states {
+		if was := m.seen[s.Name]; s.Last < was {
+			return fmt.Errorf("the stream %s is missing or cut off: it ends at %d, and had %d; restart the service to see every loss", s.Name, s.Last, was)
+		}
+	}
+	for _, s := range states {
+		m.seen[s.Name] = s.Last
+	}
+	return nil
 }
 
 // keep writes marks until ctx ends, and a last one after that.
