@@ -60,7 +60,7 @@ func (n hostNames) known(hostport string) bool {
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		return true
 	}
-	return n.any || slices.Contains(n.names, host)
+	return n.any || host != "" && slices.Contains(n.names, host) // without a host in the address one of names is empty
 }
 
 // bareHost returns a host without its port and, for IPv6, without its brackets.

@@ -32,3 +32,31 @@ func TestRouteOfStartingService(t *testing.T) {
 		t.Errorf("a path that no service has: got %d, want 404", w.Code)
 	}
 }
+
+// TestEmptyName checks that neither an origin without a host, as of a sandboxed page, nor a
+// missing name is accepted because the listener's address has no host.
+func TestEmptyName(t *testing.T) {
+	t.Parallel()
+	e := newEdge(Config{HTTPAddr: ":8080", Hosts: []string{"anima.example"}}, newStatus(nil))
+	e.Public("GET /open", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for _, c := range []struct {
+		host, origin string
+		want         int
+	}{
+		{"anima.example", "", http.StatusNoContent},
+		{"anima.example", "https://anima.example", http.StatusNoContent},
+		{"anima.example", "null", http.StatusForbidden},
+		{"", "", http.StatusForbidden},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/open", nil)
+		r.Host = c.host
+		if c.origin != "" {
+			r.Header.Set("Origin", c.origin)
+		}
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, r)
+		if w.Code != c.want {
+			t.Errorf("host %q, origin %q: got %d, want %d", c.host, c.origin, w.Code, c.want)
+		}
+	}
+}
