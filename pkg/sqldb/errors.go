@@ -124,6 +124,10 @@ func mapIn(ctx context.Context, err error) error {
 	}
 }
 
+// standby is the code of a write on a server that takes none: after a failover it is the
+// previous primary.
+const standby = "25006"
+
 // mapPostgres maps an error of Postgres by its code
 // (https://www.postgresql.org/docs/current/errcodes-appendix.html).
 func mapPostgres(pg *pgconn.PgError, err error) error {
@@ -141,10 +145,11 @@ func mapPostgres(pg *pgconn.PgError, err error) error {
 		return &Error{Kind: ErrBusy, cause: err}
 	case "53100": // disk full
 		return &Error{Kind: ErrUnavailable, cause: err, full: true}
-	case "57P01", "57P02", "57P03", "57P05", "25P03": // shut down, crashed, starting; idle for too long
+	case "57P01", "57P02", "57P03", "57P05", "25P03", standby: // shut down, crashed, starting; idle for too long
 		return &Error{Kind: ErrUnavailable, cause: err}
 	}
-	if strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "53") { // connection; out of resources
+	switch pg.Code[:min(2, len(pg.Code))] {
+	case "08", "28", "53": // connection; the password is being changed; out of resources
 		return &Error{Kind: ErrUnavailable, cause: err}
 	}
 	return err

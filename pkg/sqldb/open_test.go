@@ -202,6 +202,38 @@ func TestConnectionEnds(t *testing.T) {
 	}
 }
 
+// TestStandby checks that a connection to a server that takes no writes, as the previous
+// primary after a failover, is not used again.
+func TestStandby(t *testing.T) {
+	t.Parallel()
+	db, err := sqldb.Open(t.Context(), sqldbtest.Postgres(t), sqldb.Options{MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	exec(t, db, "create table x (id bigint)")
+	insert := func(tx *sqldb.Tx) error {
+		tx.Queue(t.Context(), "insert into x (id) values ($1)", 1)
+		return nil
+	}
+	for name, write := range map[string]func() error{
+		"statement":   func() error { _, err := db.ExecContext(t.Context(), "insert into x (id) values ($1)", 1); return err },
+		"transaction": func() error { return sqldb.InTx(t.Context(), db, insert) },
+	} {
+		exec(t, db, "set default_transaction_read_only = on") // of the only connection
+		if err := write(); !errors.Is(err, sqldb.ErrUnavailable) {
+			t.Errorf("%s: got %v, want ErrUnavailable", name, err)
+		}
+		if err := write(); err != nil {
+			t.Errorf("%s on the next connection: got %v, want no error", name, err)
+		}
+	}
+}
+
 // TestRolledBackByTheServer checks the case that rows are closed before an error in a
 // later row is read, so that the server answers COMMIT with a rollback.
 func TestRolledBackByTheServer(t *testing.T) {

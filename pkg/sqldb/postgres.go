@@ -39,6 +39,10 @@ func openPostgres(ctx context.Context, url string, opts Options, count *counters
 		cfg.ConnectTimeout = dialTimeout // for each address; pgx tries the next one
 	}
 	cfg.DialFunc = dialer().DialContext
+	// After a failover the name of the server may have led to a standby. A new connection
+	// looks it up again.
+	keeps := cfg.OnPgError
+	cfg.OnPgError = func(c *pgconn.PgConn, err *pgconn.PgError) bool { return err.Code != standby && keeps(c, err) }
 
 	namespace := opts.Schema
 	if namespace == "" {

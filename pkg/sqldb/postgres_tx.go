@@ -172,8 +172,10 @@ func (t *pgTx) send(ctx context.Context, query string, args []any) (flight, erro
 			t.begin = ""
 			return f, err
 		}
-		t.pool.release(t.conn)
-		t.conn = nil
+		if t.conn != nil { // otherwise there was none
+			t.pool.release(t.conn)
+			t.conn = nil
+		}
 	}
 }
 
