@@ -92,11 +92,11 @@ func sameOrigin(r *http.Request, via []*http.Request) error {
 }
 
 // special are the special-purpose blocks of IANA's registries that package netip does not
-// classify.
+// classify, and the two older blocks of IPv6 that contain all IPv4 addresses.
 var special = func() (all []netip.Prefix) {
 	for _, p := range []string{
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
-		"64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10",
+		"::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "fec0::/10",
 	} {
 		all = append(all, netip.MustParsePrefix(p))
 	}
