@@ -181,21 +181,23 @@ func (c *content) UnmarshalJSON(data []byte) error {
 	if len(all) == 0 {
 		return errors.New("a content has no parts")
 	}
+	var b Builder
 	for _, p := range all {
 		switch p.Type {
 		case "text":
-			Add(&c.ChatMessage, Part{Text: p.Text})
+			b.Add(Part{Text: p.Text})
 		case "image_url":
 			picture, err := ImageOf(p.Image.URL)
 			if err != nil {
 				return err
 			}
 			picture.Detail = p.Image.Detail
-			Add(&c.ChatMessage, Part{Image: &picture})
+			b.Add(Part{Image: &picture})
 		default:
 			return fmt.Errorf("a part of type %.40q is not supported", p.Type)
 		}
 	}
+	b.Fill(&c.ChatMessage)
 	return nil
 }
 

@@ -1,6 +1,8 @@
 package chat_test
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,6 +113,45 @@ func TestCheckRefuses(t *testing.T) {
 	} {
 		if m, ok := chat.Check([]byte(text)); ok {
 			t.Errorf("%s: taken as %+v: %s", name, m, text)
+		}
+	}
+}
+
+// TestManyParts merges, decodes and checks prompts with so many parts that quadratic time
+// would take minutes.
+func TestManyParts(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	said := "a message of about fifty bytes from the same user."
+	want := strings.Repeat(said+"\n", n-1) + said
+	messages := make([]api.ChatMessage, n)
+	for i := range messages {
+		messages[i] = api.ChatMessage{Role: chat.User, Content: said}
+	}
+	if merged, err := chat.Merge(messages); err != nil || len(merged) != 1 || merged[0].Content != want {
+		t.Errorf("merged to %d messages, %v; want one", len(merged), err)
+	}
+	part := `{"type":"text","text":"` + said + `"}`
+	decoded, err := chat.Decode([]byte(`[{"role":"user","content":[` + strings.Repeat(part+",", n-1) + part + `]}]`))
+	if err != nil || len(decoded) != 1 || decoded[0].Content != want {
+		t.Errorf("decoded to %d messages, %v; want one", len(decoded), err)
+	}
+
+	prompt := []api.ChatMessage{{Role: chat.User, Content: "go"}, {Role: chat.Assistant}}
+	for i := range n {
+		id := strconv.Itoa(i)
+		prompt[1].ToolCalls = append(prompt[1].ToolCalls, api.ToolCall{ID: id, Name: "f", Arguments: "{}"})
+		prompt = append(prompt, api.ChatMessage{Role: chat.ToolRole, ToolCallID: id, Content: "ok"})
+	}
+	if m, ok := chat.Check(chat.Encode(prompt)); !ok || m.Calls != n {
+		t.Errorf("check: %v with %d calls, want true with %d", ok, m.Calls, n)
+	}
+	for _, same := range []int{1, n / 2} { // among the few that are compared, and beyond
+		other := slices.Clone(prompt)
+		other[1].ToolCalls = slices.Clone(prompt[1].ToolCalls)
+		other[1].ToolCalls[same].ID, other[2+same].ToolCallID = "0", "0"
+		if _, ok := chat.Check(chat.Encode(other)); ok {
+			t.Errorf("check: two calls have an id, the first and number %d; want false", same)
 		}
 	}
 }

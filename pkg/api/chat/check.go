@@ -2,6 +2,7 @@ package chat
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -30,9 +31,10 @@ type checker struct {
 	Measure
 
 	rest    []byte
-	seen    [][]byte // ids of calls
-	open    int      // number of calls without a result; they are the last in seen
-	before  string   // role of the previous message
+	seen    [][]byte        // ids of calls
+	ids     map[string]bool // of the calls; nil while there are few
+	open    int             // number of calls without a result; they are the last in seen
+	before  string          // role of the previous message
 	users   int
 	scratch []byte
 }
@@ -124,10 +126,8 @@ func (c *checker) call() bool {
 	if !ok || !word(id, maxCallID) {
 		return false
 	}
-	for _, other := range c.seen {
-		if bytes.Equal(other, id) {
-			return false
-		}
+	if c.used(id) {
+		return false
 	}
 	c.seen, c.open = append(c.seen, id), c.open+1
 	if !c.take(`,"type":"function","function":{"name":`) {
@@ -143,6 +143,26 @@ func (c *checker) call() bool {
 	}
 	c.scratch = plain(c.scratch[:0], arguments)
 	return isObject(c.scratch)
+}
+
+// fewCalls is the number of calls up to which their ids are compared with each other, which
+// allocates nothing.
+const fewCalls = 128
+
+// used reports whether a call before has the id.
+func (c *checker) used(id []byte) bool {
+	if len(c.seen) < fewCalls {
+		return slices.ContainsFunc(c.seen, func(other []byte) bool { return bytes.Equal(other, id) })
+	}
+	if c.ids == nil {
+		c.ids = map[string]bool{}
+		for _, other := range c.seen {
+			c.ids[string(other)] = true
+		}
+	}
+	used := c.ids[string(id)]
+	c.ids[string(id)] = true
+	return used
 }
 
 // text reads a string and adds its tokens to the size. It returns the bytes between the

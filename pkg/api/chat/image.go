@@ -171,30 +171,54 @@ func inner(s string, joined bool) string {
 	return s
 }
 
-// Add appends a text or an image to a message, as [Parts] returns them.
-func Add(m *api.ChatMessage, p Part) {
+// Builder makes the content of a message from any number of parts, in linear time. The zero
+// value is ready to use.
+type Builder struct {
+	text   strings.Builder
+	images []api.Image
+}
+
+// Add appends a text or an image, as [Parts] returns them.
+func (b *Builder) Add(p Part) {
 	if p.Image != nil {
 		picture := *p.Image
-		picture.At = len(m.Content)
-		m.Images = append(m.Images, picture)
+		picture.At = 0
+		b.join(api.ChatMessage{Images: []api.Image{picture}})
 		return
 	}
-	if m.Content != "" && p.Text != "" {
-		m.Content += "\n"
+	b.join(api.ChatMessage{Content: p.Text})
+}
+
+// join appends the text and the images of a message.
+func (b *Builder) join(m api.ChatMessage) {
+	if b.text.Len() > 0 && m.Content != "" {
+		b.text.WriteByte('\n')
 	}
-	m.Content += p.Text
+	for _, picture := range m.Images {
+		picture.At += b.text.Len()
+		b.images = append(b.images, picture)
+	}
+	b.text.WriteString(m.Content)
+}
+
+// Fill sets the text and the images of a message.
+func (b *Builder) Fill(m *api.ChatMessage) { m.Content, m.Images = b.text.String(), b.images }
+
+// Add appends a text or an image to a message, as [Parts] returns them. It copies the
+// message; [Builder] is for many parts.
+func Add(m *api.ChatMessage, p Part) {
+	var b Builder
+	b.join(*m)
+	b.Add(p)
+	b.Fill(m)
 }
 
 // join appends the text and the images of a message to another one of the same role.
 func join(to *api.ChatMessage, m api.ChatMessage) {
-	if to.Content != "" && m.Content != "" {
-		to.Content += "\n"
-	}
-	for _, picture := range m.Images {
-		picture.At += len(to.Content)
-		to.Images = append(to.Images[:len(to.Images):len(to.Images)], picture)
-	}
-	to.Content += m.Content
+	var b Builder
+	b.join(*to)
+	b.join(m)
+	b.Fill(to)
 }
 
 // Estimates of the tokens of an image. Providers count an image by its pixels, in ways that

@@ -36,19 +36,24 @@ func Merge(messages []api.ChatMessage) ([]api.ChatMessage, error) {
 		return nil, err
 	}
 	merged := make([]api.ChatMessage, 0, len(messages))
-	for _, m := range messages {
+	for i := 0; i < len(messages); {
+		m := messages[i]
+		i++
 		if m.Role == System || m.Role == ToolRole {
 			merged = append(merged, m)
 			continue
 		}
-		if len(merged) == 0 || merged[len(merged)-1].Role != m.Role {
-			m.ToolCalls = slices.Clone(m.ToolCalls)
-			merged = append(merged, m)
-			continue
+		m.ToolCalls = slices.Clone(m.ToolCalls)
+		if i < len(messages) && messages[i].Role == m.Role {
+			var b Builder
+			b.join(m)
+			for ; i < len(messages) && messages[i].Role == m.Role; i++ {
+				b.join(messages[i])
+				m.ToolCalls = append(m.ToolCalls, messages[i].ToolCalls...)
+			}
+			b.Fill(&m)
 		}
-		last := &merged[len(merged)-1]
-		join(last, m)
-		last.ToolCalls = append(last.ToolCalls, m.ToolCalls...)
+		merged = append(merged, m)
 	}
 	return merged, nil
 }

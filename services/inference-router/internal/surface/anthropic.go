@@ -200,16 +200,17 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 	}
 	var out []api.ChatMessage
 	own := api.ChatMessage{Role: m.Role}
+	var content chat.Builder
 	for _, b := range blocks {
 		switch {
 		case b.Type == "text" && b.Text != nil:
-			chat.Add(&own, chat.Part{Text: *b.Text})
+			content.Add(chat.Part{Text: *b.Text})
 		case b.Type == "image" && m.Role == provider.User:
 			picture, err := b.image()
 			if err != nil {
 				return nil, fmt.Errorf("image: %w", err)
 			}
-			chat.Add(&own, chat.Part{Image: &picture})
+			content.Add(chat.Part{Image: &picture})
 		case b.Type == "thinking", b.Type == "redacted_thinking":
 		case b.Type == "tool_use" && m.Role == provider.Assistant:
 			own.ToolCalls = append(own.ToolCalls, api.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
@@ -223,6 +224,7 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 			return nil, fmt.Errorf("a block of type %q is not supported for the role %s", b.Type, m.Role)
 		}
 	}
+	content.Fill(&own)
 	if own.Content != "" || len(own.ToolCalls) > 0 || len(own.Images) > 0 {
 		out = append(out, own)
 	}

@@ -45,22 +45,24 @@ func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
 	if !ok {
 		return out, errors.New("the content is neither a text nor a list of parts")
 	}
+	var content chat.Builder
 	for _, p := range parts {
 		switch {
 		case p.Type == "text", p.Type == "input_text", p.Type == "output_text": // the latter two in a response
-			chat.Add(&out, chat.Part{Text: p.Text})
+			content.Add(chat.Part{Text: p.Text})
 		case p.Type == "refusal":
-			chat.Add(&out, chat.Part{Text: p.Refusal})
+			content.Add(chat.Part{Text: p.Refusal})
 		case (p.Type == "image_url" || p.Type == "input_image") && role == provider.User:
 			picture, err := p.image()
 			if err != nil {
 				return out, fmt.Errorf("a part of type %q: %w", p.Type, err)
 			}
-			chat.Add(&out, chat.Part{Image: &picture})
+			content.Add(chat.Part{Image: &picture})
 		default:
 			return out, fmt.Errorf("a part of type %q is not supported for the role %s", p.Type, role)
 		}
 	}
+	content.Fill(&out)
 	return out, nil
 }
 
