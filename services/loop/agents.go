@@ -26,7 +26,8 @@ const checkEvery = 5 * time.Second
 func (h *handlers) agentRoutes() []bus.Route {
 	return []bus.Route{
 		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.deleteAgent),
-		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent), bus.On(h.tierChanged), bus.On(h.walletChanged),
+		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent),
+		bus.On(h.tierChanged, bus.ConsumerOptions{MaxDeliver: -1}), bus.On(h.walletChanged, bus.ConsumerOptions{MaxDeliver: -1}),
 	}
 }
 
