@@ -11,7 +11,8 @@ import (
 
 // TestEndpoints checks that calls are balanced over the endpoints of a provider, that the
 // calls of an agent with a long prompt stay at one, and that calls go to the other endpoint
-// when the key of one is refused, at once and without an error.
+// when the key of one is refused, at once and without an error: also more calls than the
+// budget of retries covers.
 func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	fine := func(_ int64, out raw, r *http.Request) {
@@ -44,7 +45,7 @@ func TestEndpoints(t *testing.T) {
 	}
 
 	locked := start(t, one.provider, map[string]string{"ANIMA_INFERENCE_ROUTER_ENDPOINTS": "openai=|locked"})
-	for i := range 20 {
+	for i := range 200 {
 		if c, _, err := ask(t, locked.Bus, request(fmt.Sprintf("locked-%d", i), "hello")); err != nil || c.Text != "fine" {
 			t.Fatalf("with a refused key: got %+v, %v", c, err)
 		}

@@ -2,7 +2,7 @@
 // serve the same models. A call goes to the better of two endpoints, by the tokens in
 // progress, the latency and the share of attempts that were answered. A call with a long
 // prompt stays at the endpoint that has the beginning of the prompt in its cache, unless
-// that one is overloaded.
+// that one is overloaded. An endpoint that mostly fails is left out for some time.
 //
 // The package must not make calls, read a clock or decide whether a provider may be called
 // at all: breakers are those of package health. Methods of [Pool] are safe for concurrent
@@ -30,11 +30,16 @@ const (
 	// cached prompt is worth more than such a difference.
 	MinLatency = 0.05
 
-	weight      = 0.3                  // of the latest attempt in the moving averages
-	minHealth   = 0.05                 // so that a failed endpoint is called again
-	firstGuess  = 0.5                  // seconds, of an endpoint without an attempt
-	halfLatency = float64(time.Minute) // the time in which a latency loses half of its distance to firstGuess
-	seed        = 0x9e3779b97f4a7c15   // of the hashes of endpoints
+	// MinHealth is the health below which an endpoint gets no call while another one has
+	// more. By its load alone it would get many: it fails at once, so it has no tokens in
+	// progress.
+	MinHealth = 0.5
+
+	weight     = 0.3                  // of the latest attempt in the moving averages
+	divisor    = 0.05                 // the least health by which a load is divided
+	firstGuess = 0.5                  // seconds, of an endpoint without an attempt
+	halfLife   = float64(time.Minute) // the time in which an average loses half of its distance to that of an endpoint without an attempt
+	seed       = 0x9e3779b97f4a7c15   // of the hashes of endpoints
 )
 
 // Set is a set of endpoints by their index.
@@ -59,7 +64,7 @@ type State struct {
 // Load returns the load of an endpoint with a further attempt of this many tokens. Less is
 // better.
 func (s State) Load(tokens int64) float64 {
-	return float64(max(s.Tokens+tokens, 1)) * max(s.Latency, MinLatency) / max(s.Health, minHealth)
+	return float64(max(s.Tokens+tokens, 1)) * max(s.Latency, MinLatency) / max(s.Health, divisor)
 }
 
 // Better returns the endpoint with the lower load of two, the first one if they are equal.
@@ -107,6 +112,7 @@ func mix(x uint64) uint64 {
 // that of a prompt; see [Key]. random is a random number for a call without a key. The
 // result is -1 if all endpoints are excluded.
 func Choose(all []State, key uint64, tokens int64, excluded Set, random uint64) int {
+	excluded = withFailing(all, excluded)
 	if key != 0 {
 		first, second := Preferred(key, len(all), excluded)
 		if first < 0 || all[first].Load(tokens) <= Overload*all[second].Load(tokens) {
@@ -118,9 +124,24 @@ func Choose(all []State, key uint64, tokens int64, excluded Set, random uint64) 
 	if left <= 0 {
 		return -1
 	}
-	// The two may be the same, so that also the worst endpoint is chosen at times.
+	// The two may be the same, so that also the slowest endpoint is chosen at times.
 	i, j := nth(int(random%uint64(left)), excluded), nth(int(random>>32%uint64(left)), excluded)
 	return Better(all, i, j, tokens)
+}
+
+// withFailing returns the excluded endpoints with those below [MinHealth], unless none is
+// left then.
+func withFailing(all []State, excluded Set) Set {
+	more := excluded
+	for i, s := range all {
+		if s.Health < MinHealth {
+			more = more.With(i)
+		}
+	}
+	if more&(1<<len(all)-1) == 1<<len(all)-1 {
+		return excluded
+	}
+	return more
 }
 
 // nth returns the n-th endpoint that is not excluded.
@@ -178,7 +199,9 @@ func (p *Pool) Begin(key uint64, tokens int64, excluded Set, random uint64, now 
 	if p.n > 1 || excluded != 0 {
 		states := p.all // the copy is on the stack
 		for i := range p.n {
-			states[i].Latency = aged(states[i].Latency, now.Sub(p.at[i]))
+			if s := &states[i]; s.Health >= MinHealth || s.Tokens == 0 { // one attempt at a time tries whether it works again
+				s.age(now.Sub(p.at[i]))
+			}
 		}
 		i = Choose(states[:p.n], key, tokens, excluded, random)
 	}
@@ -188,11 +211,12 @@ func (p *Pool) Begin(key uint64, tokens int64, excluded Set, random uint64, now 
 	return i
 }
 
-// aged returns a latency that is as old as this. It approaches that of an endpoint without
-// an attempt, so that an endpoint that was slow once is called again.
-func aged(latency float64, age time.Duration) float64 {
-	part := halfLatency / (halfLatency + float64(max(age, 0)))
-	return firstGuess + (latency-firstGuess)*part
+// age changes the averages to those that are as old as this. They approach those of an
+// endpoint without an attempt, so that an endpoint that was slow or failed is called again.
+func (s *State) age(age time.Duration) {
+	part := halfLife / (halfLife + float64(max(age, 0)))
+	s.Latency = firstGuess + (s.Latency-firstGuess)*part
+	s.Health = 1 + (s.Health-1)*part
 }
 
 // Result is how an attempt ended.
@@ -218,9 +242,9 @@ func (p *Pool) End(i int, tokens int64, first time.Duration, r Result, now time.
 	if r == Answered {
 		healthy = 1
 	}
+	s.age(now.Sub(p.at[i]))
 	s.Health += weight * (healthy - s.Health)
 	if first > 0 {
-		s.Latency = aged(s.Latency, now.Sub(p.at[i]))
 		s.Latency += weight * (first.Seconds() - s.Latency)
 	}
 	p.at[i] = now

@@ -20,9 +20,10 @@ func states(t *rapid.T) []balance.State {
 	}), 1, balance.Max).Draw(t, "states")
 }
 
-// TestChoice checks for any states that the chosen endpoint is not excluded, that a call
-// without a key never gets the only worst endpoint of its two, and that a call with a key
-// gets its first choice unless that is overloaded, and its second choice then.
+// TestChoice checks for any states that the chosen endpoint is not excluded, that one which
+// mostly fails is chosen only if there is no other, that a call without a key never gets the
+// only worst endpoint of its two, and that a call with a key gets its first choice unless
+// that is overloaded, and its second choice then.
 func TestChoice(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -30,12 +31,14 @@ func TestChoice(t *testing.T) {
 		key, random := rapid.Uint64Min(1).Draw(t, "key"), rapid.Uint64().Draw(t, "random")
 		excluded := balance.Set(rapid.Uint64().Draw(t, "excluded"))
 		tokens := rapid.Int64Range(0, 1e6).Draw(t, "tokens")
+		fails := func(i int) bool { return excluded.Has(i) || all[i].Health < balance.MinHealth }
 		left := 0
-		worst := -1
+		worst, works := -1, false
 		for i, s := range all {
 			if excluded.Has(i) {
 				continue
 			}
+			works = works || !fails(i)
 			if left++; worst < 0 || s.Load(tokens) > all[worst].Load(tokens) {
 				worst = i
 			}
@@ -46,9 +49,22 @@ func TestChoice(t *testing.T) {
 			if left == 0 && got != -1 || left > 0 && (got < 0 || got >= len(all) || excluded.Has(got)) {
 				t.Fatalf("%s: got endpoint %d of %d, excluded %b", name, got, len(all), excluded)
 			}
+			if works && fails(got) {
+				t.Fatalf("%s: got endpoint %d with %+v, want one that mostly answers", name, got, all[got])
+			}
 		}
 		if left == 0 {
 			return
+		}
+		if works {
+			left = 0
+			for i := range all {
+				if fails(i) {
+					excluded = excluded.With(i)
+				} else {
+					left++
+				}
+			}
 		}
 		first, second := balance.Preferred(key, len(all), excluded)
 		if (first == second) != (left == 1) {
@@ -159,18 +175,61 @@ func TestTurnsStay(t *testing.T) {
 	}
 	key := balance.Key("a", "the system prompt")
 	first, second := balance.Preferred(key, 4, 0)
-	for range 5 {
+	for range 2 {
 		i := p.Begin(key, 2000, 0, 0, now)
-		p.End(i, 2000, 400*time.Millisecond, balance.Failed, now)
-	}
-	for range 3 { // both have failed by now, or the second one has not
-		i := p.Begin(key, 2000, 0, 0, now)
-		if i == second {
-			return
-		}
 		p.End(i, 2000, 0, balance.Failed, now)
 	}
-	t.Errorf("the session stays at the endpoint %d that fails", first)
+	if i := p.Begin(key, 2000, 0, 0, now); i != second {
+		t.Errorf("got endpoint %d, want the second choice %d instead of %d, which fails", i, second, first)
+	}
+}
+
+// TestFailingEndpoint checks that calls avoid an endpoint that fails at once, although it has
+// no tokens in progress, that one call at a time tries it again later, and that it is used
+// like the other one when it answers.
+func TestFailingEndpoint(t *testing.T) {
+	t.Parallel()
+	for name, key := range map[string]uint64{"two choices": 0, "affinity": balance.Key("agent", "the system prompt")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bad, _ := balance.Preferred(balance.Key("agent", "the system prompt"), 2, 0)
+			p, now, random := balance.New(2), time.Unix(0, 0), uint64(0)
+			begin := func() int {
+				random += 0x9e3779b97f4a7c15
+				return p.Begin(key, 2000, 0, random, now)
+			}
+			failed := 0
+			for range 1000 { // calls that are in progress at the other endpoint stay so
+				if begin() == bad {
+					failed++
+					p.End(bad, 2000, 0, balance.Failed, now)
+				}
+			}
+			if failed > 4 {
+				t.Errorf("%d of 1000 calls came to the endpoint that fails", failed)
+			}
+			now = now.Add(10 * time.Minute)
+			again := 0
+			for range 100 {
+				if begin() == bad {
+					again++
+				}
+			}
+			if again != 1 {
+				t.Errorf("%d of 100 calls came to the endpoint before it answered, want 1", again)
+			}
+			p.End(bad, 2000, 400*time.Millisecond, balance.Answered, now)
+			if again = 0; begin() == bad {
+				again++
+			}
+			if begin() == bad {
+				again++
+			}
+			if again == 0 {
+				t.Error("the endpoint that answers again gets no calls")
+			}
+		})
+	}
 }
 
 // TestPool checks that the tokens in progress are those of the attempts that have not
