@@ -84,11 +84,12 @@ type candidate struct {
 	most     api.Micros // the most that the call can cost, the amount of the hold
 
 	failures   int
-	notBefore  time.Time   // not called before this time
-	retryFirst bool        // retried before the other candidates
-	excluded   bool        // not called any more
-	denied     bool        // treasury refused the hold
-	tried      balance.Set // endpoints that failed for this call
+	notBefore  time.Time       // not called before this time
+	retryFirst bool            // retried before the other candidates
+	excluded   bool            // not called any more
+	denied     bool            // treasury refused the hold
+	tried      balance.Set     // endpoints that failed for this call
+	passing    *provider.Error // the latest error of theirs whose cause may pass; nil: none
 	permission
 }
 
@@ -281,12 +282,6 @@ func (c *callState) next() *candidate {
 // the call, or nil if another attempt may be made.
 func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
-	if ok {
-		c.causes = append(c.causes, m.provider.Name()+"/"+m.model.ID+": "+causeOf(err))
-	}
-	if ok && c.otherEndpoint(m, e) {
-		return c.enough(ctx, e)
-	}
 	if !ok { // of the hold, not of the provider
 		if api.CodeOf(err) == api.Denied { // a cheaper model may be within the available credits
 			m.excluded, m.denied = true, true
@@ -295,7 +290,12 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 		}
 		return err
 	}
-	failure := failureOf(err)
+	c.causes = append(c.causes, m.provider.Name()+"/"+m.model.ID+": "+causeOf(err))
+	again, e := c.otherEndpoint(m, e)
+	if again {
+		return c.enough(ctx, e)
+	}
+	failure := failureOf(e)
 	if e.Kind == provider.Fatal && m.ask.HasCalls() && c.tries < c.h.limits.attempts {
 		// A provider may refuse tool calls in a conversation. The request is repeated
 		// once with its tool calls as text; if it is refused again, the cause is another

@@ -104,22 +104,31 @@ func (a *attempt) endEndpoint() {
 func (m *candidate) hasOther() bool { return m.tried.Len() < m.source.pool.Len() }
 
 // otherEndpoint has a failed attempt repeated at once at another endpoint of the provider,
-// if one is left. It returns false if the failure is not of the endpoint.
-func (c *callState) otherEndpoint(m *candidate, e *provider.Error) bool {
+// if one is left. It returns false if the failure is not of the endpoint, or if none is left,
+// with the error that decides about the candidate: the latest one whose cause may pass,
+// because the endpoint that had it is called again then, or else the given one.
+func (c *callState) otherEndpoint(m *candidate, e *provider.Error) (again bool, decides *provider.Error) {
 	switch e.Kind {
 	case provider.RetrySame, provider.RateLimited, provider.Failover, provider.Stalled, provider.Unreachable, provider.Auth, provider.Quota:
 	default:
-		return false
+		return false, e
+	}
+	lasting := !remedyOf(e).transient
+	if !lasting {
+		m.passing = e
 	}
 	if !m.hasOther() {
-		m.tried = 0
-		return false
+		if lasting && m.passing != nil {
+			e = m.passing
+		}
+		m.tried, m.passing = 0, nil
+		return false, e
 	}
 	c.last = failureOf(e)
-	if !remedyOf(e).transient && c.lasting == nil {
+	if lasting && c.lasting == nil {
 		c.lasting = c.last
 	}
 	m.retryFirst, m.notBefore = true, c.h.now()
 	c.budgets.failing = append(c.budgets.failing, m.provider.Name())
-	return true
+	return true, e
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	router "github.com/anima-run/anima/services/inference-router"
@@ -48,6 +49,29 @@ func TestEndpoints(t *testing.T) {
 	for i := range 200 {
 		if c, _, err := ask(t, locked.Bus, request(fmt.Sprintf("locked-%d", i), "hello")); err != nil || c.Text != "fine" {
 			t.Fatalf("with a refused key: got %+v, %v", c, err)
+		}
+	}
+}
+
+// TestEndpointWithAPassingFault checks that a call is repeated at the endpoint whose failure
+// may pass, although the key of the other one is refused after it.
+func TestEndpointWithAPassingFault(t *testing.T) {
+	t.Parallel()
+	var works atomic.Int64 // calls with the key that works
+	s := answering(t, func(_ int64, out raw, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") == "Bearer locked":
+			out.fail(http.StatusUnauthorized, "no")
+		case works.Add(1)%2 == 1:
+			out.fail(http.StatusServiceUnavailable, "not now")
+		default:
+			out.events(chunkText("fine"), chunkStop, chunkDone)
+		}
+	})
+	w := start(t, s.provider, map[string]string{"ANIMA_INFERENCE_ROUTER_ENDPOINTS": "openai=|locked"})
+	for i := range 4 { // by the second one the failing endpoint is the second choice
+		if c, _, err := ask(t, w.Bus, request(fmt.Sprintf("call-%d", i), "hello")); err != nil || c.Text != "fine" {
+			t.Errorf("got %+v, %v; want an answer of the endpoint that works", c, err)
 		}
 	}
 }
