@@ -7,6 +7,7 @@
 package surface
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -72,10 +73,37 @@ func invalid(format string, args ...any) error {
 	return e
 }
 
+// maxValues is the most values of a request. The shortest, {} with its comma, take fifty
+// times as many bytes in memory as in the body.
+const maxValues = 100_000
+
+// values returns about how many values JSON has: the commas and the opening brackets outside
+// of its strings.
+func values(body []byte) (n int) {
+	for {
+		before, rest, text := bytes.Cut(body, []byte{'"'})
+		for _, c := range before {
+			if c == ',' || c == '{' || c == '[' {
+				n++
+			}
+		}
+		for body = rest; text; body = rest { // to the quote that ends the text
+			before, rest, text = bytes.Cut(body, []byte{'"'})
+			text = text && (len(before)-len(bytes.TrimRight(before, `\`)))%2 == 1
+		}
+		if len(body) == 0 {
+			return n
+		}
+	}
+}
+
 // decode decodes a JSON object. Unknown fields are ignored: SDKs send new ones.
 func decode(body []byte, v any) error {
 	if !utf8.Valid(body) { // encoding/json would replace invalid bytes
 		return invalid("the body is not UTF-8")
+	}
+	if len(body) > 2*maxValues && values(body) > maxValues {
+		return invalid("the body has more than %d values", maxValues)
 	}
 	if err := json.Unmarshal(body, v); err != nil {
 		return invalid("the body is not a request of this route: %s", api.JSONFault(err))

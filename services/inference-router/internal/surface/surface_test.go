@@ -204,6 +204,25 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
+// TestManyValues checks that a large body of small values is refused, because it would take
+// many times its size in memory, and that a long text is not.
+func TestManyValues(t *testing.T) {
+	t.Parallel()
+	for _, d := range []surface.Dialect{surface.OpenAI{}, surface.Responses{}, surface.Anthropic{}} {
+		list := "[" + strings.Repeat("{},", 200_000) + "{}]"
+		_, err := d.Read([]byte(`{"model":"m","max_tokens":1,"messages":` + list + `,"input":` + list + `}`))
+		if api.CodeOf(err) != api.Invalid || !strings.Contains(err.Error(), "more than 100000 values") {
+			t.Errorf("%T: got %v, want a refusal of the values", d, err)
+		}
+		text := strings.Repeat(`{\"a\":[1,2]},\\`, 50_000)
+		hi := `[{"role":"user","content":"` + text + `"},{"role":"user","content":"{,"}]`
+		got, err := d.Read([]byte(`{"model":"m","max_tokens":1,"messages":` + hi + `,"input":` + hi + `}`))
+		if err != nil || len(got.Messages) != 2 || len(got.Messages[0].Content) != 50_000*len(`{"a":[1,2]},\`) {
+			t.Errorf("%T: got %d messages, %v; want the text", d, len(got.Messages), err)
+		}
+	}
+}
+
 // TestOptionsRead checks the settings of a call in each protocol.
 func TestOptionsRead(t *testing.T) {
 	t.Parallel()
