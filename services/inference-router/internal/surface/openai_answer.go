@@ -56,7 +56,7 @@ func openAICalls(calls []api.ToolCall, indexed bool) []openAICall {
 	var out []openAICall
 	for i, c := range calls {
 		call := openAICall{ID: c.ID, Type: "function"}
-		call.Function.Name, call.Function.Arguments = c.Name, c.Arguments
+		call.Function.Name, call.Function.Arguments = c.Name, argumentsOf(c)
 		if indexed {
 			call.Index = &i
 		}

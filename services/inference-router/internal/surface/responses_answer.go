@@ -133,7 +133,7 @@ func responsesOf(head Head, c api.Completion) responsesAnswer {
 		a.Output = append(a.Output, responsesMessage(head, a.Status, responsesText(c.Text, c.Finish == api.FinishRefusal)))
 	}
 	for i, call := range c.ToolCalls {
-		a.Output = append(a.Output, responsesCall(head, i, call, responseCompleted, call.Arguments))
+		a.Output = append(a.Output, responsesCall(head, i, call, responseCompleted, argumentsOf(call)))
 	}
 	if c.Reasoning != "" {
 		a.Output = append(a.Output, responsesReasoning(head, c.Reasoning))

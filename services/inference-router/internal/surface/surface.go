@@ -198,6 +198,15 @@ func write(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // fails only if the client has disconnected
 }
 
+// argumentsOf returns the arguments of a call as the JSON text that OpenAI's protocols
+// require: some providers send nothing for a call without arguments.
+func argumentsOf(c api.ToolCall) string {
+	if strings.TrimSpace(c.Arguments) == "" {
+		return "{}"
+	}
+	return c.Arguments
+}
+
 // message returns the text of an error for callers, with what to do next.
 func message(err error) string {
 	e := api.Wire(err)

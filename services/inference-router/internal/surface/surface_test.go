@@ -163,6 +163,32 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestNoArguments checks that a call without arguments has those of an empty object in each
+// protocol, plain and streamed.
+func TestNoArguments(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		dialect       surface.Dialect
+		plain, stream string
+	}{
+		"openai":    {surface.OpenAI{}, `"arguments":"{}"`, `"arguments":"{}"`},
+		"responses": {surface.Responses{}, `"arguments":"{}"`, `"delta":"{}"`},
+		"anthropic": {surface.Anthropic{}, `"input":{}`, `"partial_json":"{}"`},
+	} {
+		for _, arguments := range []string{"", " \n"} {
+			answer := api.Completion{Model: "m", Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "c", Name: "look", Arguments: arguments}}}
+			plain, streamed := httptest.NewRecorder(), httptest.NewRecorder()
+			c.dialect.Answer(plain, surface.Head{ID: "1"}, answer)
+			if err := c.dialect.Stream(streamed, surface.Head{ID: "1"}).End(answer); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(plain.Body.String(), c.plain) || !strings.Contains(streamed.Body.String(), c.stream) {
+				t.Errorf("%s, arguments %q: got\n%s\nand\n%s\nwant %s and %s", name, arguments, plain.Body, streamed.Body, c.plain, c.stream)
+			}
+		}
+	}
+}
+
 // TestStopSequence checks that Anthropic's protocol names the sequence that ended an
 // answer.
 func TestStopSequence(t *testing.T) {
