@@ -223,6 +223,8 @@ func (a *attempt) call(ctx context.Context) {
 					return errRepetition
 				}
 			}
+			provider.Passing(watched, true)
+			defer provider.Passing(watched, false)
 			if text.Len() == len(piece) {
 				_ = failpoint.Do(ctx, failpoint.RouterFirst, func(context.Context) error { a.out.text(piece); return nil })
 				return nil

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // TokenTimeouts holds the limits on the wait for tokens. A zero duration is no limit.
 type TokenTimeouts struct {
-	First   time.Duration // from the request to the first token
-	Between time.Duration // from a token to the next one
+	First   time.Duration // from the request to the first content
+	Between time.Duration // after the first content, from an event to the next one
 }
 
 type watchKey struct{}
@@ -20,10 +21,11 @@ type watchKey struct{}
 type watch struct {
 	patience TokenTimeouts
 	cancel   context.CancelCauseFunc
+	passing  atomic.Bool // a piece is being passed on
 
 	mu      sync.Mutex
 	timer   *time.Timer
-	begun   bool
+	begun   bool // content was received
 	ended   bool
 	content func() // called for the first content; nil afterwards
 }
@@ -33,11 +35,10 @@ type stalledError struct{ message string }
 
 func (e *stalledError) Error() string { return e.message }
 
-// Watch returns a context that is canceled when the adapter reports no token
-// ([TokenReceived]) for longer than p allows. It calls content once, when the adapter
-// reports the first content of the answer ([ContentReceived]); content may be nil. The
-// caller must call stop when the call is over. [StalledBy] reports whether the watch
-// canceled the context.
+// Watch returns a context that is canceled when the adapter reports no content
+// ([ContentReceived]), and after that no event ([EventReceived]), for longer than p allows.
+// It calls content once, for the first content; content may be nil. The caller must call
+// stop when the call is over. [StalledBy] reports whether the watch canceled the context.
 func Watch(ctx context.Context, p TokenTimeouts, content func()) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	w := &watch{patience: p, cancel: cancel, content: content}
@@ -53,29 +54,43 @@ func Watch(ctx context.Context, p TokenTimeouts, content func()) (watched contex
 	}
 }
 
-// TokenReceived reports that a part of the answer was received: text, reasoning or a
-// piece of a tool call. Adapters call it for each part. Without [Watch] it does nothing.
-func TokenReceived(ctx context.Context) {
+// EventReceived reports that an event of the answer was received. Adapters call it for each
+// one. Before the first content it does not extend the wait: a provider sends the head of a
+// stream at once, and may send events without content while it has not begun. Afterwards any
+// event shows that the provider works: Anthropic sends pings while a model writes a long
+// argument of a call. Without [Watch] it does nothing.
+func EventReceived(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.begun = true
-		w.rearm(w.patience.Between)
+		if w.begun {
+			w.rearm(w.patience.Between)
+		}
 	}
 }
 
 // ContentReceived reports that the answer has content: text, reasoning or a piece of a tool
-// call, unlike headers and events without any. Adapters call it at least for the first
-// one; without it, the first text counts. Without [Watch] it does nothing.
+// call, unlike headers and events without any. Adapters call it at least for the first one.
+// Without [Watch] it does nothing.
 func ContentReceived(ctx context.Context) {
 	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
 		w.mu.Lock()
 		content := w.content
-		w.content = nil
+		w.begun, w.content = true, nil
+		w.rearm(w.patience.Between)
 		w.mu.Unlock()
 		if content != nil {
 			content()
 		}
+	}
+}
+
+// Passing reports whether a piece of the answer is being passed on to a caller. Meanwhile the
+// call is not ended: a caller that receives slowly is no fault of the provider. Without
+// [Watch] it does nothing.
+func Passing(ctx context.Context, now bool) {
+	if w, ok := ctx.Value(watchKey{}).(*watch); ok {
+		w.passing.Store(now)
 	}
 }
 
@@ -107,6 +122,10 @@ func (w *watch) expire() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended {
+		return
+	}
+	if w.passing.Load() {
+		w.rearm(w.patience.Between)
 		return
 	}
 	e := &stalledError{fmt.Sprintf("no token received for %s", w.patience.First)}

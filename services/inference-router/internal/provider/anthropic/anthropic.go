@@ -155,7 +155,7 @@ func (p *Provider) read(ctx context.Context, stream ssestream.Decoder, onDelta f
 	got := &answer{}
 	begun := false // content was received
 	for !got.done && stream.Next() {
-		provider.TokenReceived(ctx)
+		provider.EventReceived(ctx)
 		e := stream.Event()
 		if e.Type == "error" {
 			kind, message := streamFault(e.Data)

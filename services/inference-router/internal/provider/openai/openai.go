@@ -190,7 +190,7 @@ func (p *Provider) once(ctx context.Context, req provider.Request, d dialect, on
 		if broken = err; err != nil {
 			break
 		}
-		provider.TokenReceived(ctx)
+		provider.EventReceived(ctx)
 		delta, err := got.add(c)
 		if err != nil {
 			cancel()

@@ -76,7 +76,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 	sent := provider.Response{ID: answer.ID, Model: answer.Model}
 	var text strings.Builder
 	err = answer.Stream(ctx, func(piece Piece) error {
-		provider.TokenReceived(ctx)
+		provider.EventReceived(ctx)
 		provider.ContentReceived(ctx)
 		if piece.Text == "" {
 			sent.ToolCalls = appendPart(sent.ToolCalls, piece)
