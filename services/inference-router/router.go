@@ -194,7 +194,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 // open returns the configured providers, or the simulated provider when none is
 // configured. The returned function closes the idle connections.
 func open(env *host.Env, cfg Config) ([]*source, func(), error) {
-	client := &http.Client{Transport: telemetry.NewTransport(transport(cfg.Workers))}
+	client := &http.Client{Transport: telemetry.NewTransport(transport(cfg.Workers, maxSilence))}
 	sources, err := configured(cfg, client, env.Now)
 	if err == nil && len(sources) == 0 {
 		env.Log.Warn("the model is simulated: no provider is configured")

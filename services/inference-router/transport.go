@@ -18,18 +18,24 @@ import (
 const promptBytes = 32 << 10
 
 // transport returns a transport that keeps an idle connection for each worker, so that a
-// burst of calls opens no new connections.
-func transport(workers int) http.RoundTripper {
+// burst of calls opens no new connections. An HTTP/2 connection on which nothing was received
+// for a time is checked, and closed if the server does not answer in that time again.
+func transport(workers int, silence time.Duration) http.RoundTripper {
 	t := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, MaxIdleConns: 2 * workers, MaxIdleConnsPerHost: workers,
 		IdleConnTimeout: 90 * time.Second, DialContext: (&net.Dialer{Timeout: connectTimeout}).DialContext, TLSHandshakeTimeout: connectTimeout,
-		ForceAttemptHTTP2: true, WriteBufferSize: promptBytes,
+		ForceAttemptHTTP2: true, HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: silence}, WriteBufferSize: promptBytes,
 	}
 	return connecting{t}
 }
 
 // connectTimeout is the time limit of each part of connecting to a provider.
 const connectTimeout = 10 * time.Second
+
+// maxSilence is how long nothing may be received on an HTTP/2 connection until it is checked.
+// All calls to a server share one: without the check, calls would be made on a connection that
+// a router or firewall has forgotten until the kernel gives it up after some 15 minutes.
+const maxSilence = 15 * time.Second
 
 // connecting marks the errors of requests that had no connection with
 // [provider.ErrNotConnected].
