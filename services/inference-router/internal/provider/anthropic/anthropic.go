@@ -146,7 +146,19 @@ func (p *Provider) once(ctx context.Context, req provider.Request, onDelta func(
 	case got.stop == "":
 		return got.partial(req), p.fault(ctx, head, nil, stream.Err())
 	}
+	drain(stream, cancel)
 	return got.response(req), nil
+}
+
+// drainWait is how long the end of a body may take after the last event of its stream.
+const drainWait = 50 * time.Millisecond
+
+// drain reads the end of a body, because its connection can be used again only then. After
+// drainWait it calls cancel, which aborts the read.
+func drain(stream ssestream.Decoder, cancel context.CancelFunc) {
+	late := time.AfterFunc(drainWait, cancel)
+	defer late.Stop()
+	stream.Next()
 }
 
 // read adds the events of a stream to an answer, until the stream ends or the answer is

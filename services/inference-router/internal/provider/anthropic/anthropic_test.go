@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +39,39 @@ func connect(t *testing.T, h http.Handler) *anthropic.Provider {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// TestConnectionIsUsedAgain checks that successive calls share a connection, although the end
+// of the body follows the last event in a packet of its own.
+func TestConnectionIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	script := providertest.NewScript(dialect{})
+	script.Always(func(a *providertest.Answer) { a.Text("x"); a.Finish("stop"); a.Done() })
+	var opened atomic.Int32
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		script.ServeHTTP(w, r)
+		<-time.After(time.Millisecond)
+	}))
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	p, err := anthropic.New(anthropic.Config{Name: "test", Key: providertest.Key, BaseURL: server.URL, HTTP: server.Client(), Now: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const calls = 10
+	for range calls {
+		if _, err := p.Complete(t.Context(), providertest.Ask("hi"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := opened.Load(); got > calls/2 { // a busy machine may delay an end beyond the wait for it
+		t.Errorf("got %d connections for %d calls, want 1", got, calls)
+	}
 }
 
 // dialect implements the server side of the protocol for the conformance suite.
