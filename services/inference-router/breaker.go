@@ -150,7 +150,7 @@ func resultOf(res provider.Response, err error, took time.Duration) (health.Resu
 			return health.Failed, e.RetryAfter
 		}
 	case provider.Canceled:
-		if errors.Is(err, context.DeadlineExceeded) && res.Text == "" && took >= slowAnswer {
+		if errors.Is(err, context.DeadlineExceeded) && res.Estimate() == 0 && took >= slowAnswer {
 			return health.Failed, 0
 		}
 		return health.Unknown, 0
