@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -97,7 +98,8 @@ func KindOfStatus(status int, code, message string) Kind {
 		code == "context_length_exceeded",
 		status == http.StatusBadRequest && mentionsContext(message):
 		return ContextTooLong
-	case code == "insufficient_quota", status == http.StatusPaymentRequired:
+	case code == "insufficient_quota", status == http.StatusPaymentRequired,
+		status == http.StatusBadRequest && strings.Contains(strings.ToLower(message), "credit balance is too low"): // Anthropic
 		return Quota
 	case code == "model_not_found":
 		return NoModel
@@ -165,16 +167,17 @@ func RetryAfter(h http.Header, now time.Time) time.Duration {
 // maxMessage is the most bytes of a provider's message in an error.
 const maxMessage = 500
 
-// Clean makes a provider's message suitable for an error: one line, truncated, with the
-// secrets replaced, because some providers echo them. Secrets shorter than 4 bytes are
-// ignored.
+// Clean makes a provider's message suitable for an error: one line without control
+// characters, which PostgreSQL refuses and terminals obey, truncated, with the secrets
+// replaced, because some providers echo them. Secrets shorter than 4 bytes are ignored.
 func Clean(message string, secrets ...string) string {
 	for _, s := range secrets {
 		if len(s) >= 4 {
 			message = strings.ReplaceAll(message, s, "***")
 		}
 	}
-	message = strings.Join(strings.Fields(strings.ToValidUTF8(message, "?")), " ")
+	blank := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
+	message = strings.Join(strings.FieldsFunc(strings.ToValidUTF8(message, "?"), blank), " ")
 	if len(message) <= maxMessage {
 		return message
 	}

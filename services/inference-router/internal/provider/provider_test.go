@@ -22,6 +22,7 @@ func TestKindOfStatus(t *testing.T) {
 		{429, "rate_limit_exceeded", "", provider.RateLimited},
 		{429, "insufficient_quota", "", provider.Quota},
 		{402, "", "", provider.Quota},
+		{400, "", "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing", provider.Quota},
 		{500, "", "", provider.RetrySame},
 		{503, "", "", provider.RetrySame},
 		{529, "", "", provider.RetrySame},
@@ -72,10 +73,11 @@ func TestRetryAfter(t *testing.T) {
 func TestClean(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"key sk-secret is\nwrong":       "key *** is wrong",
-		strings.Repeat("é", 400):        strings.Repeat("é", 250) + "…",
-		"a\xffb":                        "a?b",
-		"an empty secret cuts nothing.": "an empty secret cuts nothing.",
+		"key sk-secret is\nwrong":        "key *** is wrong",
+		strings.Repeat("é", 400):         strings.Repeat("é", 250) + "…",
+		"a\xffb":                         "a?b",
+		"\x1b[31mred\x00 \u0085text\x7f": "[31mred text",
+		"an empty secret cuts nothing.":  "an empty secret cuts nothing.",
 	} {
 		if got := provider.Clean(in, "sk-secret", ""); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
