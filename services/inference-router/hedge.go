@@ -183,7 +183,7 @@ func (m *candidate) overtaken(ctx context.Context, c *callState, a *attempt) {
 // A crash leaves both holds. The next try of the call, or a sweep, pays them as those of
 // lost attempts.
 func (m *candidate) hedge(ctx context.Context, c *callState, first *attempt) *attempt {
-	s := m.second(c, first)
+	s, origin := m.second(c, first)
 	outcome := "no_candidate"
 	defer func() { m.h.tel.hedge(ctx, m.provider.Name(), outcome, 1) }()
 	if s == nil {
@@ -196,10 +196,6 @@ func (m *candidate) hedge(ctx context.Context, c *callState, first *attempt) *at
 	if s.takeRate() > 0 {
 		outcome = "rates"
 		return nil
-	}
-	origin := s
-	if s.model.ID == m.model.ID {
-		origin = m
 	}
 	hold, ok := "", s.begin(ctx)
 	switch {
@@ -226,23 +222,24 @@ func (m *candidate) hedge(ctx context.Context, c *callState, first *attempt) *at
 }
 
 // second returns the candidate for the second attempt: the same model at another endpoint,
-// else the next model that can be called now; nil if there is none.
-func (m *candidate) second(c *callState, first *attempt) *candidate {
+// else the next model that can be called now; nil if there is none. It is a copy, with a hold
+// and a permission of its own, of the member of [callState.models] that is returned with it.
+func (m *candidate) second(c *callState, first *attempt) (twin, origin *candidate) {
 	if used := m.tried.With(first.endpoint); used.Len() < m.source.pool.Len() {
 		twin := *m
 		twin.tried, twin.permission, twin.hold = used, permission{}, m.hold+hedgeMark
-		return &twin
+		return &twin, m
 	}
 	now := m.h.now()
 	for _, other := range c.models {
 		if other == m || other.excluded || other.source.local || other.blocked(now) > 0 || other.notBefore.After(now) {
 			continue
 		}
-		twin := *other // a later attempt at it is a candidate's own
+		twin := *other
 		twin.permission, twin.hold = permission{}, other.hold+hedgeMark
-		return &twin
+		return &twin, other
 	}
-	return nil
+	return nil, nil
 }
 
 // hedgeMark ends the id of the first hold of a hedge.

@@ -2,7 +2,9 @@ package router_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/hedge"
+	"github.com/anima-run/anima/services/inference-router/openaitest"
 )
 
 // slowFirst is a server that leaves the n-th call without content while slow is true of it,
@@ -223,5 +226,50 @@ func TestHedgeFails(t *testing.T) {
 				t.Errorf("%d settled with %s, %d released, %d active; want one each, and a cost of %s", settled, sum, released, active, c.Cost)
 			}
 		})
+	}
+}
+
+// TestHedgeAtAMissingModel checks that the failure of a second attempt counts for its model:
+// one that does not exist is not called again when the first attempt fails, too.
+func TestHedgeAtAMissingModel(t *testing.T) {
+	t.Parallel()
+	b := newBooks()
+	var mu sync.Mutex
+	calls := map[string]int{}
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		out := raw{w}
+		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
+			_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"m"},{"id":"n"}]}`)
+			return
+		}
+		req, err := openaitest.Decode(r.Body, r.ContentLength)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		calls[req.Model]++
+		n := calls[req.Model]
+		mu.Unlock()
+		switch {
+		case req.Model == "n":
+			out.fail(http.StatusNotFound, "the model n does not exist")
+		case n == 1:
+			for range time.Tick(5 * time.Millisecond) { // until the failure of n is stored and its hold is ended
+				if _, released, _, _ := b.sums(); released == 1 {
+					break
+				}
+			}
+			out.fail(http.StatusBadGateway, "down")
+		default:
+			out.events(chunkText("fine"), chunkStop, chunkDone)
+		}
+	}))
+	t.Cleanup(up.Close)
+	w := paidBy(t, b, up.URL+"/v1", map[string]string{"ANIMA_INFERENCE_ROUTER_HEDGE": "100ms", "ANIMA_INFERENCE_ROUTER_LOCAL": "no"})
+	c, _, err := ask(t, w.Bus, request("one", "hello"))
+	mu.Lock()
+	defer mu.Unlock()
+	if err != nil || c.Text != "fine" || c.Model != "m" || calls["m"] != 2 || calls["n"] != 1 {
+		t.Errorf("got %+v, %v after the attempts %v; want the answer of m, and one attempt at n", c, err, calls)
 	}
 }
