@@ -89,7 +89,7 @@ type books struct {
 	mu     sync.Mutex
 	holds  map[string]*api.HoldState
 	arrive func(api.Hold)          // called before each Hold, without the lock, which it may delay; may be nil
-	refuse func(api.Message) error // called first for each Hold and Settle; nil accepts all
+	refuse func(api.Message) error // called first for each Hold, Settle and Release; nil accepts all
 	past   bool                    // act as the previous release: settle one by one
 }
 
@@ -151,6 +151,12 @@ func (b *books) service() host.Service {
 				return *b.holds[m.ID], nil
 			}),
 			bus.Reply(func(_ context.Context, m api.Release) (api.HoldState, error) {
+				b.mu.Lock()
+				err := b.ask(m)
+				b.mu.Unlock()
+				if err != nil {
+					return api.HoldState{}, err
+				}
 				return b.end(m.ID, api.HoldReleased, 0)
 			}),
 			bus.Reply(func(_ context.Context, m api.ListHolds) (out api.Holds, _ error) {

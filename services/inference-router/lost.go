@@ -91,7 +91,8 @@ func (h *handlers) sweepHold(ctx context.Context, hold api.HoldState) error {
 
 // isLost reports whether an active hold without an outcome belongs to a lost attempt.
 func (h *handlers) isLost(hold api.HoldState) bool {
-	return hold.Category == api.CategoryInference && hold.ExpiresAt != 0 && h.now().Sub(madeAt(hold)) >= lostAfter && !h.working.has(hold.ID)
+	return hold.Category == api.CategoryInference && hold.ExpiresAt != 0 && h.now().Sub(madeAt(hold)) >= lostAfter &&
+		!h.working.has(hold.ID) && !h.unsure.has(hold.ID)
 }
 
 // payLost ends the hold of a lost attempt, as [candidate.lose] does when the call is

@@ -87,6 +87,56 @@ func TestUnansweredHold(t *testing.T) {
 	}
 }
 
+// TestUnansweredHoldOfAnotherAmount is TestUnansweredHold for a call that is repeated with
+// another prompt before the hold is released: it holds credits of its own.
+func TestUnansweredHoldOfAnotherAmount(t *testing.T) {
+	t.Parallel()
+	w, b := paid(t, answersAtOnce(t).url, nil)
+	first, away := true, true
+	b.refusing(func(m api.Message) error {
+		switch h := m.(type) {
+		case api.Hold:
+			switch {
+			case first:
+				first = false
+				b.holds[h.ID] = &api.HoldState{ID: h.ID, Agent: h.Agent, Status: api.HoldActive, Amount: h.Amount, ExpiresAt: h.ExpiresAt}
+				return api.Errorf(api.Unavailable, "the answer is lost")
+			case h.ID == "again/0":
+				return api.Errorf(api.Conflict, "hold %s has another amount", h.ID)
+			}
+		case api.Release:
+			if away {
+				return api.Errorf(api.Unavailable, "not now")
+			}
+		}
+		return nil
+	})
+	if _, _, err := ask(t, w.Bus, request("again", "hello")); api.CodeOf(err) != api.Unavailable {
+		t.Fatalf("got %v, want %s", err, api.Unavailable)
+	}
+	c, _, err := ask(t, w.Bus, request("again", "hello again"))
+	if err != nil || c.Text != "fine" {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	if settled, _, active, sum := b.sums(); settled != 1 || active != 1 || sum != c.Cost {
+		t.Errorf("%d settled with %s, %d active; want one with %s, and the other one", settled, sum, active, c.Cost)
+	}
+	b.mu.Lock()
+	away = false
+	b.mu.Unlock()
+	late := time.After(30 * time.Second)
+	for again := time.Tick(5 * time.Millisecond); ; {
+		if _, released, active, _ := b.sums(); released == 1 && active == 0 {
+			return
+		}
+		select {
+		case <-again:
+		case <-late:
+			t.Fatal("the hold without a call was not released")
+		}
+	}
+}
+
 // replicas runs two routers with one database on one NATS server, and a treasury.
 func replicas(t *testing.T, url string) (one, two *apptest.World, b *books) {
 	t.Helper()

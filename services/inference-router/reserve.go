@@ -83,6 +83,8 @@ func (m *candidate) reserveAs(ctx context.Context, point failpoint.Point, id str
 		ID: id, Agent: m.req.Agent, Amount: m.most, Turn: m.req.Turn, Payee: m.payee(), Session: m.req.Session, By: m.req.By,
 	})
 	switch {
+	case api.CodeOf(err) == api.Conflict && unsure: // it has another amount, and is being released
+		return false, false, nil
 	case api.CodeOf(err) == api.Conflict: // an earlier try with another prompt, in progress or not
 		all, err := m.holds(ctx)
 		return false, slices.ContainsFunc(all, func(s api.HoldState) bool { return s.ID == id }), err
@@ -172,7 +174,7 @@ func (m *candidate) endEarlier(ctx context.Context, c *callState, id string) err
 	defer cancel()
 	all, err := m.holds(ctx)
 	for _, hold := range all {
-		if call, _ := cutLast(hold.ID, "/"); call != m.req.ID || m.h.working.has(hold.ID) {
+		if call, _ := cutLast(hold.ID, "/"); call != m.req.ID || m.h.working.has(hold.ID) || m.h.unsure.has(hold.ID) {
 			continue
 		}
 		if hold.ID != id {

@@ -157,13 +157,14 @@ func (h *handlers) settleLeftovers(ctx context.Context) error {
 	}
 }
 
-// settleOnce makes one pass over the oldest active holds.
+// settleOnce makes one pass over the oldest active holds. Those on which no call was made are
+// released last: the list is older than their end.
 func (h *handlers) settleOnce(ctx context.Context) error {
 	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 250})
 	if err != nil {
 		return err
 	}
-	return errors.Join(h.releaseUnsure(ctx), h.sweep(ctx, holds.Holds))
+	return errors.Join(h.sweep(ctx, holds.Holds), h.releaseUnsure(ctx))
 }
 
 // settleHold ends the hold of a stored call or of a stored failed attempt. It returns
