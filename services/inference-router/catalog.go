@@ -203,12 +203,12 @@ func (c *catalog) refresh(ctx context.Context, timeout time.Duration) {
 }
 
 // read reads the list of one provider and stores it. A failure keeps the previous list,
-// because a server that is unreachable for a short time still has its models.
+// because a server that is unreachable for a short time still has its models. A server whose
+// list was read has one: a proxy answers 404 while the server behind it is replaced.
 func (c *catalog) read(ctx context.Context, s *source) {
 	listed, err := s.provider.Models(ctx)
-	e, _ := errors.AsType[*provider.Error](err)
 	state := registry.ListRead
-	if e != nil && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented) {
+	if hasNoList(err) && c.current.Load().stored.List(s.provider.Name(), s.url) != registry.ListRead {
 		state, err = registry.ListNone, nil
 	}
 	if err == nil {
@@ -224,4 +224,10 @@ func (c *catalog) read(ctx context.Context, s *source) {
 	case err == nil && before != nil:
 		c.log.InfoContext(ctx, "list of models read", "url", s.url, "models", len(listed))
 	}
+}
+
+// hasNoList reports whether a server answered that it has no list of models.
+func hasNoList(err error) bool {
+	e, ok := errors.AsType[*provider.Error](err)
+	return ok && (e.Status == http.StatusNotFound || e.Status == http.StatusMethodNotAllowed || e.Status == http.StatusNotImplemented)
 }

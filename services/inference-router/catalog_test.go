@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -23,6 +24,14 @@ type shop struct {
 	mu     sync.Mutex
 	models string // entries of the list
 	has    string // the only model that it serves; others get 404
+	status int    // of the answer to a request for the list; 0: 200
+}
+
+// answer sets the status of the list.
+func (s *shop) answer(status int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = status
 }
 
 func (s *shop) set(models, has string) {
@@ -37,6 +46,7 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	switch r.URL.Path {
 	case "/v1/models":
+		w.WriteHeader(cmp.Or(s.status, http.StatusOK))
 		fmt.Fprintf(w, `{"data":[%s]}`, s.models)
 	case "/v1/chat/completions":
 		var body struct {
@@ -105,6 +115,38 @@ func TestModelsAreReadFromTheServer(t *testing.T) {
 	c, _, err := complete(t, b, wish("c2"))
 	if err != nil || c.Text != "from two" {
 		t.Errorf("after the change: %+v, %v", c, err)
+	}
+}
+
+// TestListIsMissing checks that a server that answers 404 to a request for its list has the
+// models of the settings, unless its list was read before: then they stay, and the list is
+// shown as a fault until it is read again.
+func TestListIsMissing(t *testing.T) {
+	t.Parallel()
+	s := &shop{}
+	s.set(`{"id":"one"}`, "one")
+	s.answer(http.StatusNotFound)
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	b := apptest.Start(t, apptest.Options{Env: map[string]string{"OPENAI_BASE_URL": srv.URL + "/v1", "ANIMA_INFERENCE_ROUTER_MODELS": "one=0/0/8000"}}, router.Service).Bus
+	if found, faults := listed(t, b); !found["one"].Usable || found["one"].Lifecycle != api.LifeOperator || len(faults) != 0 {
+		t.Errorf("without a list: got %+v, faults %v; want the model of the settings", found["one"], faults)
+	}
+	s.set(`{"id":"one"},{"id":"two"}`, "two")
+	s.answer(0)
+	answerTo[api.Models](t, b, api.RefreshModels{})
+	for _, status := range []int{http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented} {
+		s.answer(status)
+		answerTo[api.Models](t, b, api.RefreshModels{})
+		found, faults := listed(t, b)
+		if !found["two"].Usable || len(faults) != 1 || !strings.Contains(faults[0], srv.URL) {
+			t.Errorf("status %d after a list: got %+v, faults %v; want the listed model and the fault", status, found["two"], faults)
+		}
+	}
+	s.answer(0)
+	answerTo[api.Models](t, b, api.RefreshModels{})
+	if found, faults := listed(t, b); !found["two"].Usable || len(faults) != 0 {
+		t.Errorf("with the list again: got %+v, faults %v", found["two"], faults)
 	}
 }
 
