@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
@@ -163,8 +164,11 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte)
 			return req, err
 		}
 	}
-	if len(req.ID) > maxID {
+	switch {
+	case len(req.ID) > maxID:
 		return req, api.Errorf(api.Invalid, "the header %s is longer than %d bytes", headerKey, maxID-len("http/")-len(agent)-1)
+	case !utf8.ValidString(key): // a message to treasury would change it
+		return req, api.Errorf(api.Invalid, "the header %s is not UTF-8", headerKey)
 	}
 	var err error
 	req.Tier, err = h.tierOf(r.Context(), agent)

@@ -415,6 +415,7 @@ func TestSurfaceInput(t *testing.T) {
 		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"metadata":{"user_id":"stranger"},` + hi + `}`, "no account"},
 		{"/v1/chat/completions", `{"model":"m","user":"",` + hi + `}`, "does not name the agent"},
 		{"/v1/chat/completions", `{"model":"m",` + hi + `}`, "is not a task"},
+		{"/v1/responses", `{"model":"m","input":"hello"}`, "is not UTF-8"},
 		{"/v1/chat/completions", `{`, "not a request"},
 		{"/v1/chat/completions", `[]`, "not a request"},
 		{"/v1/chat/completions", `{} {}`, "more than one"},
@@ -474,8 +475,11 @@ func TestSurfaceInput(t *testing.T) {
 			if strings.Contains(c.body, `"user`) {
 				headers = nil
 			}
-			if c.want == "is not a task" {
+			switch c.want {
+			case "is not a task":
 				headers = []string{"Anima-Agent", "lucky", "Anima-Task", "daydream"}
+			case "is not UTF-8":
+				headers = []string{"Anima-Agent", "lucky", "Idempotency-Key", "k\xff"}
 			}
 			status, body := post(t, w, c.path, c.body, headers...)
 			var got struct {
