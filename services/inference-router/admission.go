@@ -19,6 +19,16 @@ var priorities = map[api.Task]admission.Priority{
 	api.TaskSummary: admission.Background,
 }
 
+// priorityOf returns the priority of a call. The holder of an API key chooses the task of its
+// calls, which must not begin before those of other agents.
+func priorityOf(req callRequest) admission.Priority {
+	p := priorities[req.Task]
+	if req.keyed && p == admission.Urgent {
+		return admission.Normal
+	}
+	return p
+}
+
 // requestShare is the part of the process's memory limit that requests may have: one in
 // this many. A request takes three to five times its size until its call ends
 // (docs/bench.md, Memory of a router).
@@ -39,8 +49,8 @@ func requestMemory(setting int) int64 {
 
 // admit waits until the call may begin. The returned function must be called when the
 // call has ended.
-func (h *handlers) admit(ctx context.Context, task api.Task) (leave func(), err error) {
-	err = h.gate.Enter(ctx, priorities[task])
+func (h *handlers) admit(ctx context.Context, req callRequest) (leave func(), err error) {
+	err = h.gate.Enter(ctx, priorityOf(req))
 	switch {
 	case err == nil:
 		began := h.now()

@@ -11,7 +11,9 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
+	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
+	router "github.com/anima-run/anima/services/inference-router"
 )
 
 // TestAdmission fills the router with calls. One more waits, the next one is refused with
@@ -56,6 +58,40 @@ func TestAdmission(t *testing.T) {
 	}
 	if n := up.calls.Load(); n != 2 {
 		t.Errorf("the provider got %d calls, want 2: the first one and the safety check", n)
+	}
+}
+
+// TestKeysAreNotUrgent checks that the holder of an API key cannot have its calls begin
+// before others by the task that it names.
+func TestKeysAreNotUrgent(t *testing.T) {
+	t.Parallel()
+	up, desk := serve(t), &keyDesk{}
+	w := withBalances(t, apptest.Start(t, apptest.Options{Env: map[string]string{
+		"OPENAI_BASE_URL": up.url, "OPENAI_API_KEY": "sekret-key", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000",
+		"ANIMA_INFERENCE_ROUTER_WORKERS": "2", "ANIMA_INFERENCE_ROUTER_QUEUE": "0", "ANIMA_DRAIN": "1s",
+	}}, router.Service, desk.service()))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := bus.CallStream[api.Delta, api.Completion](ctx, w.Bus, request("a1", "quiet"), func(api.Delta) error { return nil })
+		ended <- err
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("a canceled call: got no error")
+		}
+	}()
+	<-up.asked
+	const body = `{"model":"m","messages":[{"role":"user","content":"hello"}]}`
+	for _, task := range []string{"safety_check", "heartbeat_triage", "agent_turn"} {
+		got := fetch(t, w, "POST /v1/chat/completions", body, "Authorization", desk.issue("lucky", api.KeyScopes()...), "Anima-Task", task)
+		if got.status != http.StatusTooManyRequests {
+			t.Errorf("%s with a key: got %d %s, want %d", task, got.status, got.body, http.StatusTooManyRequests)
+		}
+	}
+	if status, got := post(t, w, "/v1/chat/completions", body, "Anima-Agent", "lucky", "Anima-Task", "safety_check"); status != http.StatusOK {
+		t.Errorf("a safety check of the operator: got %d %s", status, got)
 	}
 }
 

@@ -152,7 +152,7 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		}
 		ctx, cancel := context.WithTimeout(ctx, end.Sub(c.began))
 		defer cancel()
-		leave, err := h.admit(ctx, req.Task)
+		leave, err := h.admit(ctx, req)
 		if err != nil {
 			return api.Completion{}, err
 		}

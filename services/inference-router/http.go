@@ -150,7 +150,7 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte)
 			ID: "http/" + agent + "/" + key, Agent: agent, Session: "http", Turn: "http/" + key, Task: api.TaskTurn, Model: in.Model,
 			Messages: in.Messages, Tools: in.Tools, MaxTokens: in.MaxTokens,
 		},
-		options: in.Options, fresh: fresh,
+		options: in.Options, fresh: fresh, keyed: !caller.Operator(),
 	}
 	if task := r.Header.Get(headerTask); task != "" {
 		req.Task = api.Task(task)

@@ -19,6 +19,7 @@ type callRequest struct {
 	raw     *provider.EncodedPrompt // nil: the prompt is in Messages and Tools
 	options provider.Options        // of a call over HTTP
 	fresh   bool                    // the router made the id: nothing is stored of the call
+	keyed   bool                    // the caller has an API key
 	request string                  // hash of a request with an idempotency key; "" for any other
 }
 
