@@ -34,6 +34,11 @@ func priorityOf(req callRequest) admission.Priority {
 // (docs/bench.md, Memory of a router).
 const requestShare = 8
 
+// httpShare is the part of the memory for requests that those over HTTP may have: one in this
+// many. They have it while their clients still send, so slow clients must not leave none for
+// the calls of agents.
+const httpShare = 2
+
 // maxUnlimited is the memory limit, in bytes, that is assumed if there is a higher one or
 // none.
 const maxUnlimited = 4 << 30

@@ -56,7 +56,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	if size < 0 || size > maxCallBody { // unknown, or refused below
 		size = maxCallBody
 	}
-	memory, err := h.memory.Reserve(r.Context(), size)
+	memory, err := h.httpMemory.Reserve(r.Context(), size)
 	if err != nil {
 		// A client that is still sending would not read the answer.
 		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, maxCallBody)) // the answer is the same if it fails

@@ -149,7 +149,9 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return fmt.Errorf("ANIMA_INFERENCE_ROUTER_HEDGE: %w", err)
 	}
 	h.gate = admission.New(cfg.Workers, cfg.Queue, env.Now, tel.refused)
-	h.memory = admission.NewMemory(requestMemory(cfg.Memory), func() { tel.refused(admission.Normal) })
+	memory := requestMemory(cfg.Memory)
+	h.memory = admission.NewMemory(memory, func() { tel.refused(admission.Normal) })
+	h.httpMemory = h.memory.Part(memory / httpShare)
 	if err := tel.observe(h.gate); err != nil {
 		return err
 	}
@@ -365,6 +367,7 @@ type handlers struct {
 	limits      limits
 	gate        *admission.Gate
 	memory      *admission.Memory
+	httpMemory  *admission.Memory // the part for requests over HTTP
 	rates       *ratelimit.Limiter
 	calls       callGroup
 	toolLists   toolLists

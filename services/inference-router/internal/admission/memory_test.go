@@ -81,3 +81,54 @@ func TestMemory(t *testing.T) {
 		whole.Free()
 	})
 }
+
+// TestMemoryPart checks that the requests of a part leave the rest to the others, also while
+// they wait, and count for the whole.
+func TestMemoryPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const small = admission.SmallRequest
+		m := admission.NewMemory(10*small, func() {})
+		part := m.Part(5 * small)
+		reserve := func(m *admission.Memory, n int64) admission.Reservation {
+			t.Helper()
+			r, err := m.Reserve(t.Context(), n)
+			if err != nil {
+				t.Error(err)
+			}
+			return r
+		}
+		began := time.Now()
+		first := reserve(part, 5*small)
+		waited := make(chan time.Duration, 1)
+		go func() {
+			second := reserve(part, 2*small)
+			waited <- time.Since(began)
+			second.Free()
+		}()
+		synctest.Wait()
+		other := reserve(m, 5*small)
+		if took := time.Since(began); took != 0 {
+			t.Errorf("a request that is not in the part waited for %s", took)
+		}
+		<-time.After(time.Second)
+		first.Shrink(3 * small)
+		if took := <-waited; took != time.Second {
+			t.Errorf("a request of the part: got memory after %s, want 1s", took)
+		}
+		first.Free()
+		whole := reserve(m, 5*small)
+		if _, err := part.Reserve(t.Context(), 2*small); api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("a request of the part without memory in the whole: got %v, want busy", err)
+		}
+		other.Free()
+		whole.Free()
+		large := reserve(part, 20*small)
+		if r, err := m.Reserve(t.Context(), 2*small); api.ReasonOf(err) != api.ReasonBusy {
+			t.Errorf("beside a request that is larger than the whole: got %v, %v, want busy", r, err)
+		}
+		large.Free()
+		all := reserve(m, 10*small)
+		all.Free()
+	})
+}
