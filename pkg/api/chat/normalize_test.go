@@ -245,6 +245,36 @@ func TestJoinUser(t *testing.T) {
 	}
 }
 
+// TestNormalizeManyCalls checks that a conversation with as many calls as a request can have
+// is normalised in linear time, which the time limit of the tests is for: with results in
+// the reverse order, and with invalid ids whose replacements are taken.
+func TestNormalizeManyCalls(t *testing.T) {
+	t.Parallel()
+	const n = 50_000
+	user, calls := api.ChatMessage{Role: chat.User, Content: "do"}, api.ChatMessage{Role: chat.Assistant}
+	in := []api.ChatMessage{user, {}}
+	for i := range n {
+		id := fmt.Sprintf("call_%d", i+n/2+1)
+		if i >= n/2 {
+			id = fmt.Sprintf("an id %d", i)
+		}
+		calls.ToolCalls = append(calls.ToolCalls, api.ToolCall{ID: id, Name: "exec", Arguments: "{}"})
+	}
+	in[1] = calls
+	for i := range n {
+		in = append(in, api.ChatMessage{Role: chat.ToolRole, ToolCallID: calls.ToolCalls[n-1-i].ID, Content: calls.ToolCalls[n-1-i].ID})
+	}
+	out := chat.Normalize(in, true)
+	if err := strict(out, true); err != nil || len(out) != n+2 {
+		t.Fatalf("got %d messages, %v", len(out), err)
+	}
+	for i, m := range out[2:] {
+		if want := calls.ToolCalls[i].ID; m.Content != want {
+			t.Fatalf("the result %d is that of %s, want that of %s", i, m.Content, want)
+		}
+	}
+}
+
 // FuzzNormalize generates conversations from bytes: a role, an id, a name, arguments.
 func FuzzNormalize(f *testing.F) {
 	f.Add("uhello|a c1 exec {}|tc1 ok", true)
