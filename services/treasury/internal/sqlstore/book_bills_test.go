@@ -18,12 +18,17 @@ type bill struct {
 	nonce       string
 	validBefore int64 // Unix seconds; 0 before the money is held
 	posted      bool
+	answered    bool  // the seller's answer is stored
 	reopened    int64 // how often its settlement was removed
 	hold        string
 }
 
+// expiryMargin is the time in seconds after the last moment to settle a payment from which on
+// its absence from the chain is final.
+const expiryMargin = 60
+
 // pay returns what a request of a payment returns. It is called after the request.
-func (m *book) pay(r pay.Request, seller string, price api.Micros) (api.Code, []string) {
+func (m *book) pay(r pay.Request, seller string, price api.Micros, at *bazaar) (api.Code, []string) {
 	q := m.bills[r.ID]
 	if q == nil {
 		q = &bill{request: r, seller: seller, amount: price, state: api.PaymentIntended, hold: "x402/" + r.ID}
@@ -45,6 +50,11 @@ func (m *book) pay(r pay.Request, seller string, price api.Micros) (api.Code, []
 			return code, reasons
 		}
 		q.validBefore = m.now/1_000_000 + marketTimeout
+	case q.answered: // the stored answer, unless the chain shows that nothing was paid
+		if !at.settled(q.nonce) && m.now/1_000_000 > q.validBefore+expiryMargin {
+			return api.Denied, []string{api.ReasonExpired}
+		}
+		return "", nil
 	case q.validBefore <= m.now/1_000_000:
 		return api.Unavailable, nil
 	}
@@ -62,7 +72,7 @@ func (m *book) observe(row *pay.Payment, at *bazaar) error {
 		m.reopen(q, row)
 	}
 	was := q.state
-	q.state = row.State
+	q.state, q.answered = row.State, row.Answer.Status > 0
 	if row.Nonce != "" {
 		q.nonce = row.Nonce
 	}

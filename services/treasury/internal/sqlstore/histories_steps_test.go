@@ -148,7 +148,7 @@ func (h *history) pay() step {
 	}
 	return step{
 		func() error { _, err := h.p.payer.Pay(context.Background(), r); return err },
-		func() (api.Code, []string) { return h.book.pay(r, seller, price) },
+		func() (api.Code, []string) { return h.book.pay(r, seller, price, h.p.market) },
 	}
 }
 
