@@ -1,4 +1,7 @@
 package git
 
-// Run is run.
-var Run = run
+// Run is run, and MemoryOf is memoryOf.
+var (
+	Run      = run
+	MemoryOf = memoryOf
+)

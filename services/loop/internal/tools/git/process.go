@@ -32,7 +32,7 @@ import (
 const (
 	hiddenName = "anima-git" // argv[0] of the process
 
-	maxMemory = 1 << 30               // bytes that a call may use
+	maxMemory = 1 << 30               // bytes that a call may use, see memoryOf
 	maxStack  = 64 << 20              // bytes of one goroutine; the default is 1 GiB
 	lookEvery = 10 * time.Millisecond // interval at which the process reads its memory
 	linger    = time.Second           // time for the process to end by itself after the call was cancelled
@@ -194,10 +194,11 @@ func lockFile(workspace string) (*os.File, error) {
 	return root.OpenFile(scratch+"git.lock", os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK, 0o600)
 }
 
-var (
-	errBroke  = errors.New("git broke during the call, which may have had an effect; the repository may be damaged")
-	errMemory = fmt.Errorf("git was ended, because the repository needs more than %d MiB of memory; the call may have had an effect", maxMemory>>20)
-)
+var errBroke = errors.New("git broke during the call, which may have had an effect; the repository may be damaged")
+
+// memoryOf returns the bytes that a call may use: at most half of the memory limit of the
+// service, which its process shares.
+func memoryOf(service int64) int64 { return min(maxMemory, service/2) }
 
 // run executes a call in a process of its own, with at most memory bytes. Only one call
 // at a time uses a workspace, because go-git does no locking; see lock for other replicas.
@@ -261,7 +262,7 @@ func execute(ctx context.Context, o order, report func([]byte)) (answer, error) 
 	case err == nil:
 		return a, nil
 	case exited && exit.ExitCode() == exitMemory:
-		return answer{}, errMemory
+		return answer{}, fmt.Errorf("git was ended, because the repository needs more than %d MiB of memory; the call may have had an effect", o.Memory>>20)
 	}
 	return answer{}, errBroke
 }

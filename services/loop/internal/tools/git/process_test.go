@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -79,6 +80,19 @@ func TestObjectThatExpands(t *testing.T) {
 	out, err := git.Run(t.Context(), tools.Config{}, "git_log", engine.Call{Agent: b.Agent, Args: json.RawMessage(`{}`)}, 64<<20)
 	if err == nil || !strings.Contains(err.Error(), "memory") {
 		t.Errorf("%q, %v; want an error about memory", out.Text, err)
+	}
+}
+
+// TestMemory tests that a call leaves memory to the service, with which it shares a limit.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ service, want int64 }{
+		{200 << 20, 100 << 20},
+		{math.MaxInt64, 1 << 30},
+	} {
+		if got := git.MemoryOf(test.service); got != test.want {
+			t.Errorf("limit of the service %d: got %d, want %d", test.service, got, test.want)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func Tools(cfg tools.Config) []engine.Tool {
 			if err := t.Check(c.Args); err != nil {
 				return engine.Output{}, err
 			}
-			return run(ctx, cfg, t.Name, c, maxMemory)
+			return run(ctx, cfg, t.Name, c, memoryOf(debug.SetMemoryLimit(-1)))
 		}
 	}
 	return all
