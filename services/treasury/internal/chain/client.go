@@ -198,22 +198,24 @@ func (c *Client) Heads(ctx context.Context) (h Heads, err error) {
 // Blocks returns the blocks with the given numbers, nil where the chain has none, and the
 // last block of the same view. Behind a load balancer the node that answers may be behind
 // the one of the request before: that it has no block after its last one proves nothing.
+// It is asked for the last block first, because it may get a block between two answers.
 func (c *Client) Blocks(ctx context.Context, numbers ...uint64) (blocks []*Block, last Block, err error) {
-	tags := make([]any, len(numbers), len(numbers)+1)
-	for i, n := range numbers {
-		tags[i] = hexutil.Uint64(n)
+	tags := make([]any, 0, 1+len(numbers))
+	tags = append(tags, "latest")
+	for _, n := range numbers {
+		tags = append(tags, hexutil.Uint64(n))
 	}
-	all, err := c.blocks(ctx, append(tags, "latest")...)
+	all, err := c.blocks(ctx, tags...)
 	if err != nil {
 		return nil, last, err
 	}
-	if end := all[len(numbers)]; end != nil {
+	if end := all[0]; end != nil {
 		last = end.block()
 	}
 	blocks = make([]*Block, len(numbers))
-	for i := range blocks {
-		if all[i] != nil {
-			b := all[i].block()
+	for i, h := range all[1:] {
+		if h != nil {
+			b := h.block()
 			blocks[i] = &b
 		}
 	}

@@ -143,3 +143,25 @@ func TestReadsTransfersAndAuthorizations(t *testing.T) {
 		}
 	}
 }
+
+// TestNodeThatGrows asks a node that gets the last block while it answers: it must prove
+// neither that the chain does not have this block nor that the block has no transfer.
+func TestNodeThatGrows(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	p := chaintest.Start(t, devchain.Options{Interval: -1})
+	c := client(t, p, func(*chain.Options) {})
+	p.Give(t, owner, 5, "one")
+	h, err := c.Heads(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(chaintest.Grows)
+	if ts, err := c.Transfers(ctx, h.Latest.Number, h.Latest.Number, owner); api.CodeOf(err) != api.Unavailable {
+		t.Errorf("transfers: got %+v, %v, want unavailable", ts, err)
+	}
+	blocks, last, err := c.Blocks(ctx, h.Latest.Number)
+	if err != nil || blocks[0] == nil && last.Number >= h.Latest.Number {
+		t.Errorf("blocks: got %v before %v, %v, want the block, or an earlier last one", blocks, last, err)
+	}
+}

@@ -195,9 +195,9 @@ func (c *Client) AuthorizationsUsed(ctx context.Context, first, last uint64, of 
 }
 
 // logs returns the logs of an event of the token whose first or second address is among
-// the given ones; nil means any. The same request asks for the last block: behind a load
-// balancer may be a node that does not have it yet, and some nodes return the logs of the
-// blocks that they have without an error.
+// the given ones; nil means any. The same request asks for the last block first: behind a
+// load balancer may be a node that does not have it yet, or gets it between two answers, and
+// some nodes return the logs of the blocks that they have without an error.
 func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) ([]types.Log, error) {
 	topic := func(as []common.Address) any {
 		if as == nil {
@@ -215,9 +215,11 @@ func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash
 	}
 	var raw json.RawMessage
 	var end *header
-	err := c.call(ctx, rpc.BatchElem{Method: "eth_getLogs", Result: &raw, Args: []any{map[string]any{
-		"address": c.opts.Network.Asset, "fromBlock": hexutil.Uint64(first), "toBlock": hexutil.Uint64(last), "topics": topics,
-	}}}, rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{hexutil.Uint64(last), false}, Result: &end})
+	err := c.call(ctx,
+		rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{hexutil.Uint64(last), false}, Result: &end},
+		rpc.BatchElem{Method: "eth_getLogs", Result: &raw, Args: []any{map[string]any{
+			"address": c.opts.Network.Asset, "fromBlock": hexutil.Uint64(first), "toBlock": hexutil.Uint64(last), "topics": topics,
+		}}})
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ const (
 	Lags    Mode = "lags"    // logs are answered by a node without any block
 	Limits  Mode = "limits"  // logs of more than MaxBlocks blocks are refused
 	Behind  Mode = "behind"  // every second request for blocks by number is answered by a node without the last one
+	Grows   Mode = "grows"   // the first call of each request is answered by a node that gets the last block afterwards
 )
 
 // MaxBlocks is the limit of a proxy that limits.
@@ -119,8 +120,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.Chain.ServeHTTP(w, r)
 	case Lags, Limits:
 		p.logs(w, r, mode)
-	case Behind:
-		p.behind(w, r)
+	case Behind, Grows:
+		p.behind(w, r, mode == Grows)
 	case Works:
 		p.Chain.ServeHTTP(w, r)
 	}
@@ -171,8 +172,9 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
 }
 
-// behind answers for a node that does not have the last block.
-func (p *Proxy) behind(w http.ResponseWriter, r *http.Request) {
+// behind answers for a node that does not have the last block, or gets it after its first
+// answer.
+func (p *Proxy) behind(w http.ResponseWriter, r *http.Request, grows bool) {
 	body, err := io.ReadAll(r.Body)
 	head, herr := p.Client().BlockNumber(r.Context())
 	if err != nil || herr != nil {
@@ -182,30 +184,51 @@ func (p *Proxy) behind(w http.ResponseWriter, r *http.Request) {
 	var batch []map[string]any
 	_ = json.Unmarshal(body, &batch) // a single request is none for blocks
 	altered := false
-	for _, m := range batch {
-		params, _ := m["params"].([]any)
-		if m["method"] != "eth_getBlockByNumber" || len(params) == 0 {
-			continue
-		}
-		tag, _ := params[0].(string)
-		switch n, err := hexutil.DecodeUint64(tag); {
-		case tag == "latest":
-			params[0] = hexutil.EncodeUint64(head - 1)
-		case err == nil && n >= head:
-			params[0], altered = hexutil.EncodeUint64(1<<40), true
-		}
+	if grows && len(batch) > 1 {
+		older(batch[1], head) // the call before is for the chain id
+		altered = true
 	}
-	p.mu.Lock()
-	if altered {
-		p.turns++
-		altered = p.turns%2 == 0
+	if !grows {
+		for _, m := range batch {
+			altered = older(m, head) || altered
+		}
+		p.mu.Lock()
+		if altered {
+			p.turns++
+			altered = p.turns%2 == 0
+		}
+		p.mu.Unlock()
 	}
-	p.mu.Unlock()
 	if text, err := json.Marshal(batch); altered && err == nil {
 		body = text
 	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	p.Chain.ServeHTTP(w, r)
+}
+
+// older makes a call one for a node without the block head, and reports whether it was for
+// that block by number.
+func older(call map[string]any, head uint64) bool {
+	params, _ := call["params"].([]any)
+	if len(params) == 0 {
+		return false
+	}
+	switch call["method"] {
+	case "eth_getLogs":
+		if of, ok := params[0].(map[string]any); ok {
+			of["fromBlock"], of["toBlock"] = "0x0", hexutil.EncodeUint64(head-1)
+		}
+	case "eth_getBlockByNumber":
+		tag, _ := params[0].(string)
+		switch n, err := hexutil.DecodeUint64(tag); {
+		case tag == "latest":
+			params[0] = hexutil.EncodeUint64(head - 1)
+		case err == nil && n >= head:
+			params[0] = hexutil.EncodeUint64(1 << 40)
+			return true
+		}
+	}
+	return false
 }
 
 // Give transfers USDC from the faucet, once for each id.
