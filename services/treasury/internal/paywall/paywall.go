@@ -337,13 +337,20 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 }
 
 // settledBefore returns the receipt of a payment that was settled by an earlier request,
-// whose answer is lost, and otherwise the refusal.
+// whose answer is lost, and otherwise the refusal. While the authorization is valid, and a
+// moment longer, its transaction may be included, or be in a block that the node of
+// Transferred does not have yet: there is no outcome, and the payment is not forgotten.
 func (v *visit) settledBefore(ctx context.Context, refusal x402.Receipt) (x402.Receipt, error) {
 	hash, err := v.o.Transferred(ctx, v.payment.Authorization)
-	if err != nil || hash == "" {
+	switch {
+	case err != nil:
 		return refusal, err
+	case hash != "":
+		return x402.Receipt{Success: true, Transaction: hash, Payer: v.use.Payer}, nil
+	case v.payment.Authorization.ValidBefore > v.o.Now().Add(-claimTime).Unix():
+		return refusal, again(fmt.Sprintf("the payment is refused (%s), and an earlier request may have settled it", refusal.Reason))
 	}
-	return x402.Receipt{Success: true, Transaction: hash, Payer: v.use.Payer}, nil
+	return refusal, nil
 }
 
 // unknown returns the error for a payer whose payment may be settled. A failure of this

@@ -102,14 +102,23 @@ func (f *forgetful) Settle(ctx context.Context, o x402.Order) (x402.Receipt, err
 }
 
 // TestForgetfulFacilitator checks that a payment whose settlement was not answered is served
-// although the facilitator refuses it the second time, and that one that others have settled
-// is not.
+// although the facilitator refuses it the second time, also if the node of the shop has its
+// block later, and that one that others have settled is not.
 func TestForgetfulFacilitator(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s *shop) {
 		log := slog.New(slog.DiscardHandler)
 		f := &forgetful{Facilitator: facilitator.New(s.store, log, time.Now, s.chain), chain: s.chain}
-		wall := paywall.New(paywall.Options{Facilitator: f, Store: s.store, Log: log, Now: time.Now, Transferred: s.chain.Transferred})
+		var behind, later atomic.Int64 // answers of a node that does not have the block, seconds
+		wall := paywall.New(paywall.Options{
+			Facilitator: f, Store: s.store, Log: log, Now: func() time.Time { return time.Now().Add(time.Duration(later.Load()) * time.Second) },
+			Transferred: func(ctx context.Context, a x402.Authorization) (string, error) {
+				if behind.Add(-1) >= 0 {
+					return "", nil
+				}
+				return s.chain.Transferred(ctx, a)
+			},
+		})
 		price := func(*http.Request) (x402.Price, error) { return s.price(""), nil }
 		h := wall.Protect(price, host.WriteError, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sunny") }))
 		pay := func() x402.Payment {
@@ -125,11 +134,22 @@ func TestForgetfulFacilitator(t *testing.T) {
 		}
 		p := pay()
 		f.lose.Store(1)
-		for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
+		behind.Store(2)
+		for _, want := range []int{http.StatusServiceUnavailable, http.StatusServiceUnavailable, http.StatusServiceUnavailable, http.StatusOK, http.StatusOK} {
 			if got := ask(&p); got != want {
 				t.Errorf("lost answer: got %d, want %d", got, want)
 			}
 		}
+		never := pay()
+		f.lose.Store(1)
+		behind.Store(2)
+		for after, want := range []int{http.StatusServiceUnavailable, http.StatusServiceUnavailable, http.StatusPaymentRequired} {
+			later.Store(int64(after) * 100)
+			if got := ask(&never); got != want {
+				t.Errorf("not found, after %d s: got %d, want %d", later.Load(), got, want)
+			}
+		}
+		later.Store(0)
 		other := pay()
 		if _, ok, err := s.chain.Transfer(t.Context(), other.Authorization, other.Signature); !ok || err != nil {
 			t.Fatalf("transfer: got %t, %v", ok, err)
