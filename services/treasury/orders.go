@@ -103,7 +103,9 @@ func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders
 		return o.end(ctx, w, orders.Refused, api.Wire(err).Message, nil, false)
 	case err != nil:
 		return w, err
-	case h.Status == api.HoldReleased || h.Status == api.HoldExpired:
+	case h.Status == api.HoldExpired: // treasury did not run for a day, and may have sent it before
+		return o.giveUp(ctx, w)
+	case h.Status == api.HoldReleased:
 		return o.end(ctx, w, orders.Refused, "its money was released before it was sent", nil, false)
 	}
 	if again {
@@ -302,7 +304,7 @@ func (o *outside) round(ctx context.Context) {
 		case w.Status != orders.Pending:
 			err = o.pay(ctx, w, true)
 		case old:
-			err = o.giveUp(ctx, w)
+			_, err = o.giveUp(ctx, w)
 		default:
 			_, err = o.carry(ctx, w, true)
 		}
@@ -314,13 +316,20 @@ func (o *outside) round(ctx context.Context) {
 
 // giveUp ends an order that had no clear answer for a day. Treasury may not have run for
 // most of it, so it looks once more whether the order was executed.
-func (o *outside) giveUp(ctx context.Context, w orders.Order) error {
+func (o *outside) giveUp(ctx context.Context, w orders.Order) (orders.Order, error) {
+	hold := holdRequest(ctx, w)
+	hold.ExpiresAt = 0 // no hold is made
+	switch _, err := o.ledger.Hold(ctx, hold); api.CodeOf(err) {
+	case "":
+	case api.Invalid, api.NotFound: // the price was never held, so the order was never sent
+		return o.end(ctx, w, orders.Refused, "it was not sent within a day", nil, false)
+	default:
+		return w, err
+	}
 	thing, answer, err := o.find(ctx, w)
 	if err == nil && thing != nil {
-		_, err = o.end(ctx, w, orders.Done, answer, thing, true)
-		return err
+		return o.end(ctx, w, orders.Done, answer, thing, true)
 	}
 	o.log.ErrorContext(ctx, "order without an answer for a day is paid", "order", w.ID, "agent", w.Agent, "kind", string(w.Kind), "err", err)
-	_, err = o.end(ctx, w, orders.Unknown, "the provider has not said whether it executed the order; it was paid", nil, true)
-	return err
+	return o.end(ctx, w, orders.Unknown, "the provider has not said whether it executed the order; it was paid", nil, true)
 }

@@ -193,8 +193,12 @@ func TestOrderAfterADayOffline(t *testing.T) {
 	lost, failed := conwaytest.Fault{Lost: true}, conwaytest.Fault{Status: 500}
 	for name, tt := range map[string]struct {
 		fault  conwaytest.Fault
+		call   bool // the call is repeated
 		things int
-	}{"executed": {lost, 1}, "not executed": {failed, 0}} {
+	}{
+		"executed": {lost, false, 1}, "executed, called": {lost, true, 1},
+		"not executed": {failed, false, 0}, "not executed, called": {failed, true, 0},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
@@ -209,6 +213,12 @@ func TestOrderAfterADayOffline(t *testing.T) {
 					t.Fatalf("expire: got %d, %v", n, err)
 				}
 				b.has(t, 100*api.Dollar, 0)
+				if tt.call { // before the first round
+					_, err := b.rent(ctx, "k1")
+					if want := map[int]api.Code{0: api.Invalid, 1: ""}[tt.things]; api.CodeOf(err) != want {
+						t.Errorf("the call again: got %v, want %q", err, want)
+					}
+				}
 				for range 2 {
 					b.round(ctx)
 					b.has(t, 95*api.Dollar, 0)
@@ -222,6 +232,25 @@ func TestOrderAfterADayOffline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestOrderThatWasNeverHeld checks that an order of a process that ended before it held the
+// price is not paid, when treasury did not run for a day afterwards.
+func TestOrderThatWasNeverHeld(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBureau(t, db, conwaytest.Start(t, 100_000)), t.Context()
+		w := orders.Order{ID: "k1", Agent: "lucky", Kind: orders.Sandbox, Request: `{"name":"a"}`, Price: api.Dollar, CreatedAt: b.clock().UnixMicro()}
+		if _, err := b.store.AddOrder(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+		b.wait(orderLife - orderLead + time.Minute)
+		b.round(ctx)
+		b.has(t, 100*api.Dollar, 0)
+		if got, _, err := b.store.Order(ctx, "k1"); err != nil || got.Status != orders.Refused || !got.Paid {
+			t.Errorf("got %+v, %v, want it refused, without a payment", got, err)
+		}
+	})
 }
 
 // TestOrderWaitsForTheBreaker checks that an order without a clear answer stays open while

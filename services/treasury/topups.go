@@ -87,6 +87,10 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	// A purchase that is continued after a rotation keeps the address that it was begun with.
 	begun, err := t.payments.Payment(ctx, "topup/"+id)
 	switch {
+	case err == nil && unpriced(&begun, t.now()):
+		return &api.Error{
+			Code: api.Denied, Message: "the seller of credits has named no price for a day; nothing was paid", Next: "the operator has to look at ANIMA_TREASURY_TOPUP_URL",
+		}
 	case err == nil:
 		at = begun.URL
 	case api.CodeOf(err) != api.NotFound:
@@ -101,9 +105,16 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	return sold(&p, t.now())
 }
 
-// expected is how long the credits of a paid purchase are expected from a seller that has
-// failed or whose answer is lost. Each round asks it again, with the same payment.
+// expected is how long the price of a purchase, or the credits of a paid one, are expected
+// from a seller that has failed or whose answer is lost. Each round asks it again, with the
+// same payment.
 const expected = 24 * time.Hour
+
+// unpriced reports whether a payment whose seller named no price is given up: its purchase
+// would keep the agent from buying elsewhere. No request works on it.
+func unpriced(p *pay.Payment, now time.Time) bool {
+	return p.State == api.PaymentIntended && p.Network == "" && p.BusyUntil <= now.UnixMicro() && now.Sub(time.UnixMicro(p.CreatedAt)) > expected
+}
 
 // sold returns an error unless a payment has ended: the credits of the agent show then
 // what it has brought. After an Unavailable one the same payment is continued.

@@ -179,6 +179,30 @@ func TestSellerOfCreditsFails(t *testing.T) {
 	})
 }
 
+// TestSellerOfCreditsStaysAway has a seller that names no price for a day. The purchase ends
+// then, and the agent can buy again.
+func TestSellerOfCreditsStaysAway(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBuyer(t, db), t.Context()
+		b.unpaid.Store(http.StatusServiceUnavailable)
+		buy := func(id string, want api.Code) {
+			t.Helper()
+			if got, err := b.topUp(ctx, api.TopUp{ID: id, Agent: "lucky", USD: 5}); api.CodeOf(err) != want {
+				t.Errorf("purchase %s: got %+v, %v, want %q", id, got, err, want)
+			}
+		}
+		buy("one", api.Unavailable)
+		buy("two", api.Conflict)
+		b.now = func() time.Time { return time.Now().Add(expected + time.Minute) }
+		buy("one", api.Denied)
+		b.unpaid.Store(0)
+		buy("two", "")
+		buy("one", api.Denied)
+		b.has(t, 510*api.Cent, 7*api.Dollar, 1)
+	})
+}
+
 // TestSold checks after which payments the balance shows what they have brought.
 func TestSold(t *testing.T) {
 	t.Parallel()
