@@ -29,8 +29,10 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 		return nil
 	}
 	if !argv[0].known() && argv[0].text != "[" {
-		if s.again { // an operand for bash, as in [[ -n $a && $b == c ]]
-			return s.possible(argv, stmt)
+		if s.again {
+			if f := s.possible(argv, stmt); f != nil || s.tests[stmt] { // as in [[ -n $a && $b == c ]]
+				return f
+			}
 		}
 		return unjudgeable("the name of a command is only known when it runs; write it out")
 	}
@@ -63,8 +65,8 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 	if name == "git" {
 		args = withoutTexts(args)
 	}
-	if s.again && argv[len(argv)-1].text == "]]" {
-		return nil // operands of the test of bash
+	if s.tests[stmt] && !s.tables.has(name) {
+		return nil // as in [[ -f a && $b == c ]]
 	}
 	return s.operands(name, args)
 }
@@ -133,6 +135,9 @@ func (s *script) launcher(name string, args []word, stmt *syntax.Stmt) (*Finding
 
 // byName applies the rules for the operands of specific commands.
 func (s *script) byName(name string, args []word, stmt *syntax.Stmt) *Finding {
+	outer := s.bash
+	s.bash = false // they start shell source with /bin/sh
+	defer func() { s.bash = outer }()
 	if _, ok := s.tables.Databases[name]; ok {
 		return s.database(name, args, stmt)
 	}

@@ -127,6 +127,8 @@ func TestForbidden(t *testing.T) {
 		"echo $[ a | reboot ]", `rm='rm -rf .'; eval $"rm"`, "((reboot))\ncat <(ls)", "time -o x rm -rf .", "false && echo ${x^^}; echo &>y rm -rf .",
 		"false && echo ${x:1}${a[0]}; echo &>y rm -rf .", "echo {fd}>x &>y rm -rf .", "sh -c 'echo &>x rm -rf .'", "eval 'echo &>x rm -rf .'", "cd build &>/dev/null && rm -rf *",
 		"let x|reboot", "bash -c 'let x|reboot'", "bash -c 'sh -c \"echo &>x rm -rf .\"'", "x=1; [[ a ]]; x=1; x='rm -rf .'; [[ a || $x ]]",
+		"echo &>x cat .env ]]", "echo &>x sed -i s/a/b/ SOUL.md ]]", "[[ a && cp == SOUL.md && b ]]", "[[ a || cat == .env ]]", "[[ a ]] && mytool SOUL.md",
+		`bash -c "awk 'BEGIN{system(\"echo &>x rm -rf .\")}'"`, `bash -c 'script -c "echo &>x rm -rf ."'`,
 		// readings of the parser
 		"echo a\r#; rm -rf .", "echo a \\\r\nrm -rf .",
 		// input of nested programs
@@ -229,6 +231,7 @@ func TestUnjudgeable(t *testing.T) {
 		"bash < <(echo 'rm -rf .')":       rule.ShellUnjudgeable,
 		"sh < $f":                         rule.ShellUnjudgeable,
 		"x=ls; [[ a ]]; read x; $x":       rule.ShellUnjudgeable,
+		"echo &>x $y -rf b":               rule.ShellUnjudgeable,
 		"echo 'unclosed":                  rule.ShellParse,
 		"if true; then":                   rule.ShellParse,
 		"ls )":                            rule.ShellParse,
@@ -301,7 +304,9 @@ func TestAllowed(t *testing.T) {
 		"make &> log.txt", "make &>> log.txt && tail log.txt", "cd build &> /dev/null && make", "time make -j4", "time { make; make test; }", "IFS=$'\n'; for l in $(ls); do echo $l; done",
 		`printf $'a\tb\n'`, `awk -F$'\t' '{print $1}' a.tsv`, "((i = i + 1)); echo ${x^^} ${x/a/b}", "[[ $x =~ ^(a|b)$ ]] && echo y", "[[ -f a ]] || return; rm -rf build",
 		"[[ -d build ]] && cd build || exit 1; shopt -s globstar; rm -rf *", "while [[ $i -lt 10 ]]; do ((i++)); done", "function f { cd sub || return; make; }; [[ a ]] && f",
-		"let x=1+2; echo $x", "[[ a == @(a|b*) ]]", "bash -c '[[ -n $a && $b == c ]] && echo ${x@Q}'", "arr=(a b); for x in ${arr[@]}; do [[ $x == a ]] && echo $x; done",
+		"let x=1+2; echo $x", "[[ a == @(a|b*) ]]",
+		"[[ -d src && -f package.json && -d test ]] && npm test", "f=package.json; [[ -f $f && $f != SOUL.md && -s $f ]] && cat $f", "((a > 1 && $b < 3))", "[[ $a || ( $b && $c ) ]]",
+		"bash -c '[[ -n $a && $b == c ]] && echo ${x@Q}'", "arr=(a b); for x in ${arr[@]}; do [[ $x == a ]] && echo $x; done",
 		"ls\r\necho done\r\n", "cat <<\"EOF\"\nx\\\nEOF\nls", "cat <<E\\OF\nx\nEOF\nls",
 		// patterns, exclusions and text that looks like commands
 		"grep -A 5 config.json README.md", "grep -m 1 api_key notes.txt", "grep -rn -e api_key src", "grep -rn --include '*.go' api_key .", "rg -g '*.go' -t go api_key", "git grep -n api_key",

@@ -54,8 +54,70 @@ func (s *script) posix(src string, f *syntax.File) (outcome, *Finding) {
 		}
 		read.Stmts = append(read.Stmts, stmt)
 	}
+	s.markTests(read)
 	return s.file(read)
 }
+
+// markTests records the statements of a POSIX program that are operands of [[ … ]] and
+// ((…)) for bash.
+func (s *script) markTests(read *syntax.File) {
+	if s.tests == nil {
+		s.tests = map[*syntax.Stmt]bool{}
+	}
+	lists := map[*syntax.BinaryCmd]bool{} // parts of a longer list
+	for n := range syntax.Preorder(read) {
+		switch n := n.(type) {
+		case *syntax.BinaryCmd:
+			if isList(n) && !lists[n] {
+				within := false
+				s.markList(n, lists, &within)
+			}
+		case *syntax.Subshell:
+			if len(n.Stmts) == 0 {
+				continue
+			}
+			if inner, ok := n.Stmts[0].Cmd.(*syntax.Subshell); ok && inner.Lparen.Offset() == n.Lparen.Offset()+1 {
+				s.markAll(inner)
+			}
+		}
+	}
+}
+
+// markList records the statements of a list with && and || that are between [[ and ]].
+func (s *script) markList(list *syntax.BinaryCmd, lists map[*syntax.BinaryCmd]bool, within *bool) {
+	lists[list] = true
+	for _, stmt := range []*syntax.Stmt{list.X, list.Y} {
+		switch c := stmt.Cmd.(type) {
+		case *syntax.Subshell:
+			if *within {
+				s.markAll(c)
+			}
+		case *syntax.BinaryCmd:
+			if isList(c) {
+				s.markList(c, lists, within)
+			}
+		case *syntax.CallExpr:
+			if len(c.Args) == 0 {
+				continue
+			}
+			if *within {
+				s.tests[stmt] = true
+			}
+			*within = (*within || c.Args[0].Lit() == "[[") && c.Args[len(c.Args)-1].Lit() != "]]"
+		}
+	}
+}
+
+// markAll records the statements of a subshell.
+func (s *script) markAll(sub *syntax.Subshell) {
+	for n := range syntax.Preorder(sub) {
+		if stmt, ok := n.(*syntax.Stmt); ok {
+			s.tests[stmt] = true
+		}
+	}
+}
+
+func isList(c *syntax.BinaryCmd) bool { return c.Op == syntax.AndStmt || c.Op == syntax.OrStmt }
 
 // portable replaces what the parser refuses in a POSIX program and a POSIX shell does not
 // refuse before it runs the command: &>x, ${x^^}, ${x:1}, ${a[0]}, ${ ls; }, {fd}>x.

@@ -87,11 +87,12 @@ type script struct {
 	authority int // of the turn
 	nesting   int
 	commands  int
-	functions map[string]bool // functions declared anywhere in the script
-	aliases   map[string]bool // names that alias has replaced
-	feed      *syntax.Stmt    // statement that is piped into the standard input of the current one, or nil
-	bash      bool            // the shell is bash, whatever /bin/sh is
-	again     bool            // the source is judged as a shell other than bash reads it
+	functions map[string]bool       // functions declared anywhere in the script
+	aliases   map[string]bool       // names that alias has replaced
+	feed      *syntax.Stmt          // statement that is piped into the standard input of the current one, or nil
+	bash      bool                  // the shell is bash, whatever /bin/sh is
+	again     bool                  // the source is judged as a shell other than bash reads it
+	tests     map[*syntax.Stmt]bool // statements of that reading that are operands for bash
 	flow
 }
 

@@ -306,6 +306,9 @@ var scriptValued = words("-c -E -I -B -O -T -m -o --command --echo --log-in --lo
 
 // recorded judges script, which runs a command and writes what it prints.
 func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
+	outer := s.bash
+	s.bash = false // it starts the shell of the user
+	defer func() { s.bash = outer }()
 	runs := false
 	for i := 0; i < len(args); i++ {
 		option, values, last := takeOption(args, i, scriptValued)

@@ -35,6 +35,13 @@ type tables struct {
 	sedRuns []*regexp.Regexp // parts of a program of sed that run commands, each with the command as its group
 }
 
+// has reports whether a name is that of a command with files as its operands.
+func (t *tables) has(name string) bool {
+	_, searches := t.Patterns[name]
+	_, runs := t.Languages[language(name)]
+	return searches || runs || t.Readers[name] || t.Writers[name] || t.LastOnly[name] || t.Fetchers[name]
+}
+
 // wrapper is a command that runs its operands as a command.
 type wrapper struct {
 	Valued map[string]bool `json:"valued,omitempty"` // options that take the next word as their value
