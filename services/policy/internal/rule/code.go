@@ -124,8 +124,14 @@ func (s *script) editorCode(lang string, args []word) *Finding {
 // sedCode judges a program of sed. Its commands w and e, and the flag e of s, have one
 // letter.
 func (s *script) sedCode(code string) *Finding {
-	if s.spend(len(code) * len(s.tables.sedRuns)); s.spent() {
+	if s.spend(len(code) * (1 + len(s.tables.sedRuns))); s.spent() {
 		return tooLong()
+	}
+	for _, at := range s.tables.sedExec.FindAllStringIndex(code, -1) {
+		command, _, _ := strings.Cut(code[at[1]:], "\n")
+		if f := s.program(command); f != nil && f.Code == ForbiddenCommand {
+			return f
+		}
 	}
 	for _, expr := range s.tables.sedRuns {
 		for _, m := range expr.FindAllStringSubmatch(code, -1) {

@@ -39,7 +39,9 @@ func withoutTexts(args []word) []word {
 		texts = searches
 	case "grep":
 		texts = givenPatterns
-		pattern = !slices.ContainsFunc(args, func(w word) bool { return readOption(w.text, texts).name != "" })
+		pattern = !slices.ContainsFunc(args, func(w word) bool {
+			return readOption(w.text, texts).name != "" || readOption(w.text, patternFiles).name != ""
+		})
 	}
 	var rest []word
 	found := false // the subcommand

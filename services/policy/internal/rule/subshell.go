@@ -339,9 +339,10 @@ func (s *script) recorded(args []word, stmt *syntax.Stmt) *Finding {
 }
 
 // stdinOperands checks literal words that become operands of a command through standard
-// input, as in echo wallet.json | xargs cat, or from a here-document.
+// input, as in echo wallet.json | xargs cat, or from a here-document. Options may be among
+// them, so a command that writes with some options is taken for one that writes.
 func (s *script) stdinOperands(command []word, stmt *syntax.Stmt) *Finding {
-	reads := s.readsOnly(fold(path.Base(command[0].text)), command[1:])
+	reads := s.tables.Readers[fold(path.Base(command[0].text))]
 	var literals []word
 	if left := s.feed; left != nil {
 		var f *Finding

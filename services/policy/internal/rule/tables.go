@@ -32,7 +32,8 @@ type tables struct {
 	preload map[string]bool
 	sql     *regexp.Regexp
 	comment *regexp.Regexp
-	sedRuns []*regexp.Regexp // parts of a program of sed that run commands, each with the command as its group
+	sedExec *regexp.Regexp   // what comes before a command that a program of sed runs with e
+	sedRuns []*regexp.Regexp // substitutions of sed with the flag e, each with the command as its group
 }
 
 // has reports whether a name is that of a command with files as its operands.
@@ -133,9 +134,8 @@ func newTables() *tables {
 			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
 			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
 		comment: regexp.MustCompile(`(?s)/\*.*?\*/|--[^\n]*`),
+		sedExec: regexp.MustCompile(`(?m)(?:^|\d|[^\w\s-])[IM]*\s*e\s+`), // the e after an address or none
 		sedRuns: []*regexp.Regexp{
-			// e, after an address or none
-			regexp.MustCompile(`(?:^|[;{}\n])\s*(?:(?:[\d$~]+|/[^/\n]*/I?)(?:,(?:[\d$~+]+|/[^/\n]*/I?))?)?\s*!?\s*e\s+([^\n]+)`),
 			// s/…/command/e
 			regexp.MustCompile(`s/(?:[^/\\]|\\.)*/((?:[^/\\]|\\.)*)/[a-zA-Z0-9]*e`),
 			regexp.MustCompile(`s\|(?:[^|\\]|\\.)*\|((?:[^|\\]|\\.)*)\|[a-zA-Z0-9]*e`),
