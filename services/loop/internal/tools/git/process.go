@@ -214,6 +214,9 @@ func run(ctx context.Context, cfg tools.Config, tool string, c engine.Call, memo
 		Tool: tool, Agent: c.Agent.ID, Name: c.Agent.Name, Workspace: c.Agent.Workspace, Network: c.Agent.Network,
 		Proxy: proxy, Key: c.Key, Args: c.Args, At: c.At, Memory: memory,
 	}, tools.Tail(c.Report))
+	if err != nil && tool == "git_clone" { // the process was ended before it could remove its files
+		err = errors.Join(err, clearHalf(c))
+	}
 	switch {
 	case ctx.Err() != nil:
 		return engine.Output{}, context.Cause(ctx)

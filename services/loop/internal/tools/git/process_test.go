@@ -151,6 +151,39 @@ func TestCallEndsWithItsContext(t *testing.T) {
 	b.Text(t, "git_status", `{}`)
 }
 
+// TestCloneWhoseProcessEnds tests that a clone whose process is ended leaves no files: they
+// would count towards the quota.
+func TestCloneWhoseProcessEnds(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.Agent.Network = true
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(filepath.Join(b.Agent.Workspace, "a", ".clone-far", ".git")); err != nil {
+			t.Errorf("the folder of the clone: %v", err)
+		}
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		line := func(s string) error { _, err := fmt.Fprintf(w, "%04x%s", 4+len(s), s); return err }
+		err := line("# service=git-upload-pack\n")
+		_, _ = io.WriteString(w, "0000")
+		if err == nil {
+			err = line(damaged + " HEAD\x00agent=test\n")
+		}
+		for i := 0; err == nil; i++ { // until the process has no memory left
+			err = line(fmt.Sprintf("%s refs/heads/%030000d\n", damaged, i))
+		}
+	}))
+	t.Cleanup(server.Close)
+	args := json.RawMessage(`{"url":"` + server.URL + `/far.git","path":"a/far"}`)
+	out, err := git.Run(t.Context(), tools.Config{}, "git_clone", engine.Call{Agent: b.Agent, Args: args}, 64<<20)
+	if err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("%q, %v; want an error about memory", out.Text, err)
+	}
+	entries, err := os.ReadDir(filepath.Join(b.Agent.Workspace, "a"))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left are %v, %v; want nothing", entries, err)
+	}
+}
+
 // TestOtherReplica tests that a call waits for a process of another replica that uses the
 // workspace.
 func TestOtherReplica(t *testing.T) {

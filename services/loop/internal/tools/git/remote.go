@@ -20,6 +20,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/sandbox"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 )
 
@@ -113,9 +114,9 @@ func checkURL(url string) error {
 	return nil
 }
 
-// clone clones a repository into a new folder of a workspace. It clones into a temporary
-// folder next to it, so that the new folder is always a complete repository, and removes
-// that folder on failure. Errors: Invalid for the path or the URL; Conflict if the folder
+// clone clones a repository into a new folder of a workspace. It clones into the folder
+// halfOf next to it, so that the new folder is always a complete repository, and removes
+// that folder on failure; see clearHalf for a process that was ended. Errors: Invalid for the path or the URL; Conflict if the folder
 // exists.
 func clone(ctx context.Context, c engine.Call, a catalog.Args, by route) (out engine.Output, err error) {
 	at, err := within(c.Agent.Workspace, a.String("path"))
@@ -137,7 +138,7 @@ func clone(ctx context.Context, c engine.Call, a catalog.Args, by route) (out en
 	if err := top.parents(at); err != nil {
 		return out, err
 	}
-	half := path.Join(path.Dir(at), ".clone-"+path.Base(at))
+	half := halfOf(at)
 	if err := top.root.RemoveAll(half); err != nil { // left by an interrupted clone
 		return out, err
 	}
@@ -152,6 +153,31 @@ func clone(ctx context.Context, c engine.Call, a catalog.Args, by route) (out en
 		return out, errors.Join(err, top.root.RemoveAll(half))
 	}
 	return engine.Output{Text: "cloned into " + a.String("path")}, nil
+}
+
+// halfOf returns the folder of a clone that is not complete.
+func halfOf(at string) string { return path.Join(path.Dir(at), ".clone-"+path.Base(at)) }
+
+// clearHalf removes what a clone has left whose process was ended: it counts towards the
+// quota, and beyond that the agent could not remove it by a command.
+func clearHalf(c engine.Call) error {
+	spec, _ := catalog.Named("git_clone")
+	a, err := spec.Parse(c.Args)
+	if err != nil {
+		return err
+	}
+	at, err := within(c.Agent.Workspace, a.String("path"))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), linger)
+	defer cancel()
+	release, err := lock(ctx, c.Agent.Workspace)
+	if err != nil {
+		return nil //nolint:nilerr // another replica uses the workspace: its clone may have the same folder
+	}
+	defer release()
+	return sandbox.RemoveAll(c.Agent.Workspace, halfOf(at))
 }
 
 // download clones a repository into an empty folder of top.
