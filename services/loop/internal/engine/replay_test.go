@@ -88,6 +88,22 @@ func TestReplayDiffers(t *testing.T) {
 	}
 }
 
+// TestReplayOfASleeper tests the replay of a turn whose run has no sleep of its own in the
+// store, because its agent was told to sleep during it.
+func TestReplayOfASleeper(t *testing.T) {
+	t.Parallel()
+	w := alive(says("done"))
+	run(t, w, command)
+	rec := recording(t, w, engine.ID(command.Run, 1))
+	if !rec.End.Alarm || rec.End.Sleep == 0 {
+		t.Fatalf("the end is %+v, want one with an alarm", rec.End)
+	}
+	rec.End.Alarm, rec.End.Sleep, rec.End.Changed = false, 0, nil
+	if got, err := replay.Replay(t.Context(), w.Store, rec, w.Tools); err != nil || got.Difference != nil {
+		t.Errorf("the difference is %+v, %v, want none", got.Difference, err)
+	}
+}
+
 // TestReplayIncomplete tests that the replay of an incomplete recording fails.
 func TestReplayIncomplete(t *testing.T) {
 	t.Parallel()

@@ -247,6 +247,9 @@ func (p *replayer) Persist(_ context.Context, rec *engine.Record, _ engine.Input
 		p.differ("end", "", "the run ends: "+p.End.Why, "the run continues")
 	case end != nil:
 		a, b := *p.End, *end
+		if a.Changed == nil && a.Sleep == 0 { // the store drops the sleep if the agent was told to sleep during the run
+			b.Sleep, b.Alarm = 0, false
+		}
 		a.Changed, b.Changed, a.Earlier, b.Earlier = nil, nil, nil, nil
 		same = p.compare("end", a, b)
 	}
