@@ -72,8 +72,10 @@ func (s *script) run(argv []word, stmt *syntax.Stmt) *Finding {
 }
 
 // possible judges a command with each of the names that it may have, as far as they are
-// known.
+// known. It counts as one command.
 func (s *script) possible(argv []word, stmt *syntax.Stmt) *Finding {
+	commands := s.commands
+	defer func() { s.commands = commands }()
 	for i, w := range argv {
 		if !w.or {
 			break

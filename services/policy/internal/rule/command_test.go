@@ -307,6 +307,7 @@ func TestAllowed(t *testing.T) {
 		`printf $'a\tb\n'`, `awk -F$'\t' '{print $1}' a.tsv`, "((i = i + 1)); echo ${x^^} ${x/a/b}", "[[ $x =~ ^(a|b)$ ]] && echo y", "[[ -f a ]] || return; rm -rf build",
 		"[[ -d build ]] && cd build || exit 1; shopt -s globstar; rm -rf *", "while [[ $i -lt 10 ]]; do ((i++)); done", "function f { cd sub || return; make; }; [[ a ]] && f",
 		"let x=1+2; echo $x", "[[ a == @(a|b*) ]]",
+		"for d in a b c d e f g h; do\n" + strings.Repeat("[[ -f x && $d != y ]] && echo x\n", 250) + "done",
 		"[[ -d src && -f package.json && -d test ]] && npm test", "f=package.json; [[ -f $f && $f != SOUL.md && -s $f ]] && cat $f", "((a > 1 && $b < 3))", "[[ $a || ( $b && $c ) ]]",
 		"bash -c '[[ -n $a && $b == c ]] && echo ${x@Q}'", "arr=(a b); for x in ${arr[@]}; do [[ $x == a ]] && echo $x; done",
 		"ls\r\necho done\r\n", "cat <<\"EOF\"\nx\\\nEOF\nls", "cat <<E\\OF\nx\nEOF\nls",
