@@ -244,7 +244,7 @@ func (f *Facilitator) settle(ctx context.Context, o *x402.Order, key, print stri
 		if err != nil {
 			return x402.Receipt{}, f.unknown(ctx, s, err)
 		}
-		if hash != "" {
+		if hash != "" && o.Payment.Pays(terms) { // the earlier attempt may have ended before it verified the payment
 			return f.settled(ctx, o, s, hash)
 		}
 	}

@@ -1,6 +1,7 @@
 package facilitator_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -135,6 +136,33 @@ func TestLostTransfer(t *testing.T) {
 		r, err := w.replica().Settle(t.Context(), order(p))
 		if err != nil || !r.Success || w.chain.Transfers() != 1 {
 			t.Errorf("again: got %+v, %v after %d transfers, want success after 1", r, err, w.chain.Transfers())
+		}
+	})
+}
+
+// keeping is a store that keeps settlements of which nothing was submitted, as if the
+// process had stopped before it dropped them.
+type keeping struct{ *sqlstore.Store }
+
+func (keeping) DropSettlement(context.Context, string) error { return nil }
+
+// TestLessThanThePrice checks that a payment of less than the price is refused even if its
+// payer has submitted it itself after an attempt that stopped before it refused it.
+func TestLessThanThePrice(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		p := w.payer.Pay(t, price(), x402.V2, func(a *x402.Authorization) { a.Value = 1 })
+		first := facilitator.New(keeping{w.store}, slog.New(slog.DiscardHandler), time.Now, w.chain)
+		if r, err := first.Settle(t.Context(), order(p)); err != nil || r.Reason != x402.BadValue {
+			t.Fatalf("first: got %+v, %v, want %s", r, err, x402.BadValue)
+		}
+		if _, ok, err := w.chain.Transfer(t.Context(), p.Authorization, p.Signature); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		later := func() time.Time { return time.Now().Add(time.Minute) } // the claim of the first attempt has ended
+		r, err := facilitator.New(w.store, slog.New(slog.DiscardHandler), later, w.chain).Settle(t.Context(), order(p))
+		if err == nil && (r.Success || r.Reason == "") {
+			t.Errorf("a payment of 1 for a price of %d is settled: %+v", price().Amount, r)
 		}
 	})
 }

@@ -15,13 +15,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
+	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/treasury/internal/facilitator"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
@@ -202,8 +202,8 @@ func (v *visit) serve() string {
 	case err != nil:
 		return v.demand(err.Error(), OutcomeRefused)
 	}
-	if v.body, err = io.ReadAll(http.MaxBytesReader(v.w, v.r.Body, maxRequest)); err != nil {
-		v.refuse(v.w, 0, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLarge, Message: "the body is too large or did not arrive", Next: "send at most 1 MiB"})
+	if v.body, err = host.ReadBody(v.w, v.r, maxRequest); err != nil {
+		v.refuse(v.w, 0, err)
 		return OutcomeRefused
 	}
 	v.payment = p
@@ -221,9 +221,10 @@ func (v *visit) serve() string {
 		State: Claimed, At: now.UnixMicro(), Until: now.Add(claimTime).UnixMicro(),
 	}
 	// A payment of the past is verified by its stored use: its window has ended, and its
-	// nonce is used.
+	// nonce is used. The use may also be one that was never verified, if the process stopped
+	// before it was dropped, so the window alone may be at fault.
 	verified := p.Verify(v.price.Terms, now)
-	if verified != nil && x402.ReasonOf(verified, "") != x402.BadValidBefore {
+	if verified != nil && (x402.ReasonOf(verified, "") != x402.BadValidBefore || !p.Pays(v.price.Terms)) {
 		return v.demand(verified.Error(), OutcomeRefused)
 	}
 	before, claimed, err := v.claim()

@@ -45,18 +45,19 @@ func each(t *testing.T, test func(t *testing.T, s *shop)) {
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		payer := x402test.NewPayer(t)
 		s := &shop{store: sqlstore.New(db, nil), payer: payer, chain: x402test.NewChain(x402.BaseSepolia, payer.Address(), 1_000_000)}
-		s.Server = httptest.NewServer(s.routes())
+		s.Server = httptest.NewServer(s.routes(s.options()))
 		t.Cleanup(s.Close)
 		test(t, s)
 	})
 }
 
-// routes returns the routes of one replica.
-func (s *shop) routes() http.Handler {
+func (s *shop) options() paywall.Options {
 	log := slog.New(slog.DiscardHandler)
-	options := paywall.Options{
-		Facilitator: facilitator.New(s.store, log, time.Now, s.chain), Store: s.store, Log: log, Now: time.Now, SettleFirst: api.Dollar,
-	}
+	return paywall.Options{Facilitator: facilitator.New(s.store, log, time.Now, s.chain), Store: s.store, Log: log, Now: time.Now, SettleFirst: api.Dollar}
+}
+
+// routes returns the routes of one replica.
+func (s *shop) routes(options paywall.Options) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, o paywall.Options, h http.HandlerFunc) {
 		price := func(*http.Request) (x402.Price, error) {
@@ -178,7 +179,7 @@ func TestOnePaymentOneGrant(t *testing.T) {
 			t.Parallel()
 			each(t, func(t *testing.T, s *shop) {
 				s.repaired.Store(true)
-				replica := &shop{Server: httptest.NewServer(s.routes())}
+				replica := &shop{Server: httptest.NewServer(s.routes(s.options()))}
 				defer replica.Close()
 				for _, version := range []int{x402.V1, x402.V2} {
 					runs, transfers := s.runs.Load(), s.chain.Transfers()
@@ -290,6 +291,55 @@ func TestChainDown(t *testing.T) {
 		s.chain.Fail(errors.New("connection refused"))
 		if a := s.get(t, "/paid", "", &p); a.status != http.StatusServiceUnavailable || s.runs.Load() != 1 {
 			t.Errorf("no chain: got %+v after %d runs", a, s.runs.Load())
+		}
+	})
+}
+
+// keeping is a store that keeps the uses for which nothing was done, as if the process had
+// stopped before it dropped them.
+type keeping struct{ *sqlstore.Store }
+
+func (keeping) DropUse(context.Context, string) error { return nil }
+
+// refusing is a facilitator that settles nothing.
+type refusing struct{}
+
+func (refusing) Verify(context.Context, x402.Order) (x402.Verdict, error) {
+	return x402.Verdict{Reason: x402.NonceUsed}, nil
+}
+
+func (refusing) Settle(context.Context, x402.Order) (x402.Receipt, error) {
+	return x402.Receipt{Reason: x402.NonceUsed}, nil
+}
+
+// TestLessThanThePrice checks that a payment of less than the price, whose window is at
+// fault too, buys nothing if its payer has submitted it itself, also after a process that
+// stopped before it refused it.
+func TestLessThanThePrice(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		p := s.payer.Pay(t, s.price("/first"), x402.V2, func(a *x402.Authorization) {
+			a.Value, a.ValidBefore = 1, time.Now().Add(2*time.Hour).Unix()
+		})
+		o := paywall.Options{
+			Facilitator: refusing{}, Store: keeping{s.store}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Transferred: s.chain.Transferred,
+		}
+		p.Resource = nil // each process has another address
+		get := func() answer {
+			process := &shop{Server: httptest.NewServer(s.routes(o))}
+			defer process.Close()
+			return process.get(t, "/first", "", &p)
+		}
+		if a := get(); a.status != http.StatusPaymentRequired {
+			t.Fatalf("first: got %+v", a)
+		}
+		if _, ok, err := s.chain.Transfer(t.Context(), p.Authorization, p.Signature); err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		s.repaired.Store(true)
+		o.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // the claim of the first request has ended
+		if a := get(); a.status != http.StatusPaymentRequired || s.runs.Load() != 0 {
+			t.Errorf("again: got %+v after %d runs, want 402 and none", a, s.runs.Load())
 		}
 	})
 }

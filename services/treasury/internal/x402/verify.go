@@ -32,6 +32,12 @@ const (
 	windowSkew = time.Minute
 )
 
+// Pays reports whether the authorization of a payment, if it is executed, is the payment
+// that the terms ask for, whatever its window is.
+func (p *Payment) Pays(t Terms) bool {
+	return p.Authorization.To == t.PayTo && p.Authorization.Value == t.Amount
+}
+
 // Verify checks a payment against the terms: scheme, network, offer, signature,
 // recipient, window and value, in the order in which the official packages do. It does
 // not ask the chain whether the nonce is unused and the payer has the money.
