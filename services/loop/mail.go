@@ -20,6 +20,7 @@ import (
 // its sender and no input of others (docs/reference/loop.md, Principals).
 //
 //	message_received ─▶ wake inbox-… ─▶ run of kind mail, on the agent's mail session
+//	                                     │ (none while the sender's mail is held)
 //	                                     ├ the agent is dead: dropped, the mail remains and is held
 //	                                     ├ no unread message: merged
 //	                                     ├ over a budget: dropped, the mail remains and is held
@@ -58,54 +59,67 @@ func (h *handlers) startMail(ctx context.Context, agent api.Agent, sender, name 
 	return err
 }
 
+// arrived handles a wake for mail of an agent that is not dead. While the mail of the
+// sender is held, a message starts no run: the run at the end of the hold reads it. Such
+// messages, whose number only the sender limits, cost no more than this.
+func (h *handlers) arrived(ctx context.Context, agent api.Agent, e bus.Entry[api.Wake]) error {
+	w := e.Value
+	held, err := h.store.IsMailHeld(ctx, agent.ID, w.By.Address, h.cfg.mail(), h.now().UnixMicro())
+	if err != nil || held {
+		return err
+	}
+	return h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At), w.At)
+}
+
 // admitMail admits a run of mail within the budgets, or ends it, and returns whether
-// the run is over. A run that was admitted before continues even if the inbox shows no
-// message, because it may have claimed the messages itself.
-func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over bool, err error) {
+// the run is over, and whether the mail of all senders is over its budgets. A run that was
+// admitted before continues even if the inbox shows no message, because it may have claimed
+// the messages itself.
+func (h *handlers) admitMail(ctx context.Context, cmd *api.Run) (over, all bool, err error) {
 	if over, err := h.store.Over(ctx, cmd.Run); err != nil || over {
-		return false, err // the engine announces the end again
+		return false, false, err // the engine announces the end again
 	}
 	admitted, err := h.store.MailAdmitted(ctx, cmd.Run)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if !admitted {
 		agent, err := h.store.Agent(ctx, cmd.Agent)
 		switch {
 		case api.CodeOf(err) == api.NotFound:
-			return false, nil // the engine drops the run, because its session is terminated
+			return false, false, nil // the engine drops the run, because its session is terminated
 		case err != nil:
-			return false, err
+			return false, false, err
 		case agent.State == api.StateDead:
-			return true, h.endMail(ctx, *cmd, engine.End{
+			return true, false, h.endMail(ctx, *cmd, engine.End{
 				Code: api.Denied, Outcome: api.OutcomeDropped, Error: "the agent is dead; the mail stays in the inbox until it is funded",
 				Next: "fund it: anima agent fund " + agent.ID + " 5",
 			})
 		}
-		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "")
+		unread, err := h.clients.unread(ctx, cmd.Agent, cmd.By.Address, "", 1)
 		if err != nil {
-			return false, err
+			return false, false, err
 		}
 		if len(unread.Messages) == 0 { // an earlier run has read them
 			into, err := h.store.LastMailRun(ctx, cmd.Agent, cmd.By.Address)
 			if err != nil {
-				return false, err
+				return false, false, err
 			}
-			return true, h.endMail(ctx, *cmd, engine.End{Success: true, Outcome: api.OutcomeMerged, Into: into})
+			return true, false, h.endMail(ctx, *cmd, engine.End{Success: true, Outcome: api.OutcomeMerged, Into: into})
 		}
 	}
 	got, err := h.store.AdmitMail(ctx, *cmd, h.cfg.mail(), h.now().UnixMicro())
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	if got.Until > 0 {
 		until := time.UnixMicro(got.Until).UTC().Format(time.RFC3339)
-		return true, h.endMail(ctx, *cmd, engine.End{
+		return true, got.All, h.endMail(ctx, *cmd, engine.End{
 			Code: api.Denied, Reason: api.ReasonLimit, Outcome: api.OutcomeDropped, Error: got.Why + "; the mail stays in the inbox until " + until,
 		})
 	}
 	cmd.CostCap = got.Cost
-	return false, nil
+	return false, false, nil
 }
 
 // endMail ends a run of mail without a turn.
@@ -140,7 +154,7 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 	}
 	for page := (api.Page{More: true}); page.More; {
 		bus.InProgress(ctx)
-		unread, err := h.clients.unread(ctx, agent.ID, "", page.Next)
+		unread, err := h.clients.unread(ctx, agent.ID, "", page.Next, 200)
 		if err != nil {
 			return err
 		}
@@ -194,8 +208,8 @@ func (h *handlers) freeMail(ctx context.Context) error {
 
 // unread returns a page of the unclaimed messages of a sender, or of all senders if
 // from is "", the latest first.
-func (s clients) unread(ctx context.Context, agent, from, after string) (api.Inbox, error) {
-	return bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, After: after, Limit: 200})
+func (s clients) unread(ctx context.Context, agent, from, after string, limit int) (api.Inbox, error) {
+	return bus.Call[api.Inbox](ctx, s.bus, api.ListInbox{Agent: agent, Status: "received", From: from, After: after, Limit: limit})
 }
 
 // mail returns the daily limits for runs that mail of peers starts.

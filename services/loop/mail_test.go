@@ -140,7 +140,7 @@ func TestMailOfADeadAgent(t *testing.T) {
 	state(api.StateDead)
 
 	// A run that was queued before.
-	if over, err := h.admitMail(ctx, &cmd); err != nil || !over {
+	if over, _, err := h.admitMail(ctx, &cmd); err != nil || !over {
 		t.Fatalf("got over %t, %v; want the run dropped", over, err)
 	}
 	if st, err := h.store.RunState(ctx, cmd.Run); err != nil || st.Outcome != api.OutcomeDropped || st.Next == "" {
@@ -268,6 +268,36 @@ func TestMoreMail(t *testing.T) {
 	if got := senders(t, h, "ada"); !slices.Equal(got, []string{bobby}) {
 		t.Errorf("runs wait for mail of %q, want %s", got, bobby)
 	}
+}
+
+// TestMailOverABudget tests that a run which the budget of all senders does not permit is
+// followed by no other, and that further messages of the sender start no run, as long as
+// the budget is exhausted.
+func TestMailOverABudget(t *testing.T) {
+	t.Parallel()
+	h := post(t, &mailbox{alice, bobby})
+	h.cfg.MailAgentRuns = 1
+	ctx, cmd := t.Context(), mailRun("first", "ada", alice)
+	if err := h.store.NewSession(ctx, cmd.Session, "ada", cmd.AcceptedAt); err != nil {
+		t.Fatal(err)
+	}
+	if over, _, err := h.admitMail(ctx, &cmd); err != nil || over {
+		t.Fatalf("within the budget: got over %t, %v", over, err)
+	}
+	if err := h.live(ctx, mailRun("second", "ada", alice)); err != nil {
+		t.Fatal(err)
+	}
+	arrive := func(n string, want ...string) {
+		t.Helper()
+		cause := inboxCause + n
+		handle(t, h, api.WakeKey("ada", cause), api.Wake{Agent: "ada", Cause: cause, By: api.Principal{Kind: api.Peer, Address: alice}, At: 1})
+		if got := senders(t, h, "ada"); !slices.Equal(got, want) {
+			t.Errorf("message %s: runs wait for mail of %q, want %q", n, got, want)
+		}
+	}
+	arrive("1")
+	h.cfg.MailAgentRuns = 2
+	arrive("2", alice)
 }
 
 // TestMailAfterACancel tests that no run follows one that was cancelled, because its agent

@@ -84,16 +84,18 @@ func (h *handlers) execute(ctx context.Context, cmd api.Run) error {
 }
 
 // live executes a run. Before and after a run of kind mail it applies the mail budgets
-// and starts the next run.
+// and starts the next run. None follows a run that was held because the budgets of all
+// senders are exhausted: it would be held too, and finding its message may take a look at
+// all of the inbox. The run at the end of the hold is followed by the others.
 func (h *handlers) live(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunMail {
 		return h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 	}
-	over, err := h.admitMail(ctx, &cmd)
+	over, all, err := h.admitMail(ctx, &cmd)
 	if err == nil && !over {
 		err = h.engine.Run(ctx, cmd, session.NewEvents(h.bus))
 	}
-	if err != nil {
+	if err != nil || all {
 		return err
 	}
 	return h.moreMail(ctx, cmd)

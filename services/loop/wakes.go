@@ -163,7 +163,7 @@ func (h *handlers) wake(ctx context.Context, e bus.Entry[api.Wake]) error {
 		if agent.State == api.StateDead {
 			err = h.store.HoldMail(ctx, agent.ID, w.By.Address, h.now().UnixMicro())
 		} else {
-			err = h.startMail(bus.WithTraceParent(ctx, w.Trace), agent, w.By.Address, fmt.Sprintf("wake/%s/%d", e.Key, w.At), w.At)
+			err = h.arrived(ctx, agent, e)
 		}
 		if err != nil {
 			return err

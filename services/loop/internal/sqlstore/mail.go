@@ -25,6 +25,7 @@ type MailRun struct {
 	Cost  api.Micros // at which the run ends; 0: no bound
 	Until int64      // time until which it must not begin, Unix microseconds; 0: it may begin now
 	Why   string     // reason why it must not begin
+	All   bool       // no run for mail of any sender may begin until then
 }
 
 // mailRun is an earlier run as the budgets count it.
@@ -47,15 +48,7 @@ func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now in
 			return out, err
 		}
 		tx.Queue(ctx, `delete from mail_runs where agent = $1 and at < $2 and run <> $3`, cmd.Agent, now-MailDay.Microseconds(), cmd.Run)
-		// A run in progress is charged what it may cost.
-		runs, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (m mailRun, err error) {
-			var ended bool
-			if err = r.Scan(&m.run, &m.sender, &m.at, &m.cap, &m.charged, &ended); !ended {
-				m.charged = max(m.charged, m.cap)
-			}
-			return m, err
-		}, `select m.run, m.sender, m.at, m.reserved, coalesce(r.cost, 0), r.ending is not null from mail_runs m left join runs r on r.id = m.run
-			where m.agent = $1 order by m.at, m.run`, cmd.Agent)
+		runs, err := mailRuns(ctx, tx, cmd.Agent, 0)
 		if err != nil {
 			return out, err
 		}
@@ -75,22 +68,35 @@ func (s *Store) AdmitMail(ctx context.Context, cmd api.Run, b MailBudget, now in
 	})
 }
 
+// mailRuns returns the runs that mail has started for an agent since a time, the oldest
+// first. A run in progress is charged what it may cost.
+func mailRuns(ctx context.Context, q sqldb.Querier, agent string, since int64) ([]mailRun, error) {
+	return sqldb.All(ctx, q, func(r sqldb.Scanner) (m mailRun, err error) {
+		var ended bool
+		if err = r.Scan(&m.run, &m.sender, &m.at, &m.cap, &m.charged, &ended); !ended {
+			m.charged = max(m.charged, m.cap)
+		}
+		return m, err
+	}, `select m.run, m.sender, m.at, m.reserved, coalesce(r.cost, 0), r.ending is not null from mail_runs m left join runs r on r.id = m.run
+		where m.agent = $1 and m.at >= $2 order by m.at, m.run`, agent, since)
+}
+
 // admit decides on one more run of a sender. runs are the runs of the last [MailDay],
 // oldest first.
 func (b MailBudget) admit(sender string, runs []mailRun) MailRun {
 	var out MailRun
 	for _, scope := range []struct {
-		what  string
-		runs  int
-		cost  api.Micros
-		holds func(mailRun) bool
+		what string
+		runs int
+		cost api.Micros
+		all  bool
 	}{
-		{"mail of this sender", b.SenderRuns, b.SenderCost, func(m mailRun) bool { return m.sender == sender }},
-		{"mail of all senders", b.AgentRuns, b.AgentCost, func(mailRun) bool { return true }},
+		{"mail of this sender", b.SenderRuns, b.SenderCost, false},
+		{"mail of all senders", b.AgentRuns, b.AgentCost, true},
 	} {
 		n, charged, oldest := 0, api.Micros(0), int64(0)
 		for _, m := range runs {
-			if !scope.holds(m) {
+			if !scope.all && m.sender != sender {
 				continue
 			}
 			n++
@@ -101,9 +107,9 @@ func (b MailBudget) admit(sender string, runs []mailRun) MailRun {
 		}
 		switch {
 		case n >= scope.runs:
-			return MailRun{Until: oldest + MailDay.Microseconds(), Why: fmt.Sprintf("%s has started %d runs within a day, of %d", scope.what, n, scope.runs)}
+			return MailRun{Until: oldest + MailDay.Microseconds(), Why: fmt.Sprintf("%s has started %d runs within a day, of %d", scope.what, n, scope.runs), All: scope.all}
 		case scope.cost > 0 && charged >= scope.cost:
-			return MailRun{Until: oldest + MailDay.Microseconds(), Why: fmt.Sprintf("%s has cost %s within a day, of %s", scope.what, charged, scope.cost)}
+			return MailRun{Until: oldest + MailDay.Microseconds(), Why: fmt.Sprintf("%s has cost %s within a day, of %s", scope.what, charged, scope.cost), All: scope.all}
 		case scope.cost > 0 && (out.Cost == 0 || scope.cost-charged < out.Cost):
 			out.Cost = scope.cost - charged
 		}
@@ -142,6 +148,25 @@ func (s *Store) HoldMail(ctx context.Context, agent, sender string, until int64)
 	_, err := s.db.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3) on conflict (agent, sender) do nothing`,
 		agent, strings.ToLower(sender), until)
 	return err
+}
+
+// heldFor is how much longer the mail of a sender must be held for a message to start no
+// run, in Unix microseconds: a replica whose clock is ahead may already have started the
+// run at the end of the hold.
+const heldFor = int64(time.Minute / time.Microsecond)
+
+// IsMailHeld reports whether a message of a sender starts no run, because the run at the
+// end of a hold reads it: the mail of the sender is held, and is over a budget still. The
+// budgets may have been raised since it is held.
+func (s *Store) IsMailHeld(ctx context.Context, agent, sender string, b MailBudget, now int64) (bool, error) {
+	sender = strings.ToLower(sender)
+	held, err := sqldb.One[bool](ctx, s.db, `select count(*) > 0 from mail_held where agent = $1 and sender = $2 and until > $3`,
+		agent, sender, now+heldFor)
+	if err != nil || !held {
+		return false, err
+	}
+	runs, err := mailRuns(ctx, s.db, agent, now-MailDay.Microseconds())
+	return b.admit(sender, runs).Until > 0, err
 }
 
 // HeldMail returns the senders whose mail to an agent is held.
