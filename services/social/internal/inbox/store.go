@@ -33,7 +33,8 @@ type Store interface {
 	// expired, unless another run has claimed them since.
 	Settle(ctx context.Context, address, run string, now time.Time) error
 	// List returns messages of a status and a sender, "" for all, the latest first: those
-	// before a place in the mailbox, 0 for all.
+	// before a place in the mailbox, 0 for all. It returns at most limit, and not many more
+	// than fit into one response, but at least one more if there is one.
 	List(ctx context.Context, address string, status Status, from string, before int64, limit int) ([]Message, error)
 	// Poll returns unread messages after a place in the mailbox, in order. If the owner
 	// is not a local agent, the messages up to after are marked processed, because the owner

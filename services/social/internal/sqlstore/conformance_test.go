@@ -37,6 +37,7 @@ func TestStore(t *testing.T) {
 		"claims in parallel":    claimParallel,
 		"settle late":           settleLate,
 		"list":                  list,
+		"large messages":        largeMessages,
 		"poll":                  poll,
 		"poll of a local agent": pollLocalAgent,
 		"prune":                 prune,

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -17,6 +18,16 @@ func scanMessage(row sqldb.Scanner) (m inbox.Message, err error) {
 	err = row.Scan(&m.ID, &m.From, &m.To, &m.Content, &m.SignedAt, &m.Signature, &m.ReplyTo, &m.Status, &at, &m.Seq, &m.Peer)
 	m.Received = time.UnixMicro(at).UTC()
 	return m, err
+}
+
+// pageOf returns the query of the first messages for which a condition on mail as m holds:
+// at most limit, and of those at most as many as fit into one response and one more, by
+// which the reader sees that there are more. Others can send messages of the maximum
+// size, so a query by their number alone would read a multiple of the response into memory.
+func pageOf(condition, order, limit string) string {
+	return selectMessage + `join (select id, sum(size) over (order by seq ` + order + `) - size as ahead
+			from (select m.id, m.seq, octet_length(m.content) as size from mail m where ` + condition + ` order by m.seq ` + order + ` limit ` + limit + `) as sizes
+		) as page on page.id = m.id where page.ahead <= ` + strconv.Itoa(inbox.MaxBytes) + ` order by m.seq ` + order
 }
 
 // lock serialises the transactions that take messages from a mailbox.
@@ -48,8 +59,8 @@ func (s *Store) Claim(ctx context.Context, address, run, from string, limit int,
 		if claimed, err = sqldb.All(ctx, tx, scanMessage, held, address, run); err != nil || len(claimed) > 0 {
 			return err
 		}
-		free, err := sqldb.All(ctx, tx, scanMessage, selectMessage+`where m.to_address = $1 and m.status = 'received'
-			and ($2 = '' or m.from_address = $2) order by m.seq limit $3`, address, from, limit)
+		free, err := sqldb.All(ctx, tx, scanMessage, pageOf(`m.to_address = $1 and m.status = 'received'
+			and ($2 = '' or m.from_address = $2)`, "asc", "$3"), address, from, limit)
 		if err != nil || len(free) == 0 {
 			return err
 		}
@@ -74,28 +85,38 @@ func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) 
 
 // List implements [inbox.Store].
 func (s *Store) List(ctx context.Context, address string, status inbox.Status, from string, before int64, limit int) ([]inbox.Message, error) {
-	return sqldb.All(ctx, s.db, scanMessage, selectMessage+`where m.to_address = $1 and ($2 = '' or m.status = $2)
-		and ($3 = '' or m.from_address = $3) and (m.seq < $4 or $4 = 0) order by m.seq desc limit $5`, address, string(status), from, before, limit)
+	return sqldb.All(ctx, s.db, scanMessage, pageOf(`m.to_address = $1 and ($2 = '' or m.status = $2)
+		and ($3 = '' or m.from_address = $3) and (m.seq < $4 or $4 = 0)`, "desc", "$5"), address, string(status), from, before, limit)
 }
 
-// Poll implements [inbox.Store].
-func (s *Store) Poll(ctx context.Context, address string, after int64, limit int, now time.Time) (polled []inbox.Message, err error) {
-	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+// Poll implements [inbox.Store]. It writes only if there is something to mark: anybody may
+// poll a mailbox of its own at any rate, and must not delay those who write.
+func (s *Store) Poll(ctx context.Context, address string, after int64, limit int, now time.Time) ([]inbox.Message, error) {
+	read, err := sqldb.One[bool](ctx, s.db, `select count(*) > 0 from mail where to_address = $1 and status = 'received' and seq <= $2
+		and not exists (select 1 from directory where address = $1)`, address, after)
+	if err == nil && read {
+		err = s.markRead(ctx, address, after, now)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := sqldb.All(ctx, s.db, scanMessage, pageOf(`m.to_address = $1 and m.seq > $2
+		and m.status in ('received', 'in_progress')`, "asc", "$3"), address, after, limit)
+	return inbox.Fit(all), err
+}
+
+// markRead marks the messages up to a place as processed, unless a local agent has the
+// address.
+func (s *Store) markRead(ctx context.Context, address string, upTo int64, now time.Time) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		lock(ctx, tx, address)
 		agent, err := agentAt(ctx, tx, address)
-		if err != nil {
-			return err
-		}
-		if agent == "" && after > 0 {
+		if err == nil && agent == "" {
 			tx.Queue(ctx, `update mail set status = 'processed', processed_at = $1
-				where to_address = $2 and seq <= $3 and status = 'received'`, micros(now), address, after)
+				where to_address = $2 and seq <= $3 and status = 'received'`, micros(now), address, upTo)
 		}
-		all, err := sqldb.All(ctx, tx, scanMessage, selectMessage+`where m.to_address = $1 and m.seq > $2
-			and m.status in ('received', 'in_progress') order by m.seq limit $3`, address, after, limit)
-		polled = inbox.Fit(all)
 		return err
 	})
-	return polled, err
 }
 
 // Unread implements [inbox.Store].

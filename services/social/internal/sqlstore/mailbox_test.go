@@ -181,6 +181,30 @@ func list(t *testing.T, open open) {
 	want(t, "of an empty mailbox", got, err)
 }
 
+// largeMessages checks that the size of messages bounds how many are read, and that the
+// one which does not fit is read, too.
+func largeMessages(t *testing.T, open open) {
+	s := open(silent)
+	const fit, n = inbox.MaxBytes / api.MaxMessageBytes, 30
+	for i := range n {
+		m := mail(fmt.Sprint(i), fmt.Sprint("sender", i), "bob", noon(i))
+		m.Content = strings.Repeat("x", api.MaxMessageBytes)
+		put(t, s, m)
+	}
+	for before, last := int64(0), n; last > 0; last -= fit {
+		all, err := s.List(t.Context(), address("bob"), "", "", before, 1000)
+		ok(t, err)
+		if least := min(fit+1, last); len(all) < least || len(all) > fit+2 || all[0].ID != fmt.Sprint(last-1) {
+			t.Fatalf("got %d messages, the first is %s; want %d to %d from %d", len(all), all[0].ID, least, fit+2, last-1)
+		}
+		before = all[min(fit, len(all))-1].Seq
+	}
+	all, err := s.Poll(t.Context(), address("bob"), 0, 100, noon(100))
+	if ok(t, err); len(all) == 0 || len(all) > fit {
+		t.Errorf("poll: got %d messages, want at most %d", len(all), fit)
+	}
+}
+
 func poll(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")

@@ -21,7 +21,8 @@ var files embed.FS
 // Migrations returns the migrations of the store, including those of the outbox.
 func Migrations() fs.FS { return outbox.WithMigrations(files) }
 
-// Announce adds the event of a message for a local agent to the outbox in tx. It is
+// Announce adds the event of a message for a local agent to the outbox in tx. It must use
+// no more of the message than its id, its addresses and the time of its receipt. It is
 // called again if the transaction is retried.
 type Announce func(ctx context.Context, tx *sqldb.Tx, agent string, m inbox.Message) error
 
@@ -146,8 +147,9 @@ func (s *Store) PutAgent(ctx context.Context, a inbox.LocalAgent) error {
 		if !moved {
 			return nil
 		}
-		waiting, err := sqldb.All(ctx, tx, scanMessage, selectMessage+`where m.to_address = $1 and m.announced = 0
-			and m.status = 'received' order by m.seq`, a.Address)
+		// Without the contents: strangers may have sent 10,000 messages to the address.
+		waiting, err := sqldb.All(ctx, tx, scanHeader, `select id, from_address, to_address, received_at from mail
+			where to_address = $1 and announced = 0 and status = 'received' order by seq`, a.Address)
 		if err != nil {
 			return err
 		}
@@ -188,6 +190,13 @@ func (s *Store) Prune(ctx context.Context, before time.Time) error {
 		}
 		return nil
 	})
+}
+
+func scanHeader(row sqldb.Scanner) (m inbox.Message, err error) {
+	var at int64
+	err = row.Scan(&m.ID, &m.From, &m.To, &at)
+	m.Received = time.UnixMicro(at).UTC()
+	return m, err
 }
 
 func scanTime(row sqldb.Scanner) (time.Time, error) {
