@@ -63,18 +63,40 @@ func (r *Reserve) Space() (Space, error) { return Of(r.dir) }
 // otherwise. If the space cannot be measured, it returns nil: a failed write will report
 // the problem.
 func (r *Reserve) Check() error {
-	if r == nil || r.bytes == 0 {
+	free, full := r.full(1)
+	if !full {
 		return nil
 	}
-	s, err := Of(r.dir)
-	if err != nil || s.Free > r.bytes {
-		return nil //nolint:nilerr // a failed write will report the problem
-	}
 	return &api.Error{
-		Code: api.Unavailable, Reason: api.ReasonNoSpace, RetryAfter: 10_000,
-		Message: fmt.Sprintf("the disk of the data folder is full: %d MiB are free, and %d MiB are reserved for work in progress", s.Free/MiB, r.bytes/MiB),
+		Code: api.Unavailable, Reason: api.ReasonNoSpace, RetryAfter: retry,
+		Message: fmt.Sprintf("the disk of the data folder is full: %d MiB are free, and %d MiB are reserved for work in progress", free/MiB, r.bytes/MiB),
 		Next:    "free space on it or enlarge it: no restart is needed; ANIMA_DISK_RESERVE sets the reserve",
 	}
+}
+
+// CheckStranger is like Check for what strangers send: twice the reserve must be free, so
+// that they cannot use up the space for the work that is accepted until Check fails. Its
+// error says nothing about the disk.
+func (r *Reserve) CheckStranger() error {
+	if _, full := r.full(2); !full {
+		return nil
+	}
+	return &api.Error{
+		Code: api.Unavailable, Reason: api.ReasonNoSpace, RetryAfter: retry,
+		Message: "the server has no space for this", Next: "try again later; its operator has to free space",
+	}
+}
+
+// retry is the time after which a refused request may be repeated, in milliseconds.
+const retry = 10_000
+
+// full reports whether at most n times the reserve is free.
+func (r *Reserve) full(n int64) (free int64, full bool) {
+	if r == nil || r.bytes == 0 {
+		return 0, false
+	}
+	s, err := Of(r.dir)
+	return s.Free, err == nil && s.Free <= n*r.bytes
 }
 
 // Write checks that dir can store n bytes: it writes, syncs and removes a file.

@@ -1,6 +1,7 @@
 package disk_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -23,8 +24,21 @@ func TestReserve(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.Check(); err != nil {
+		if err := errors.Join(r.Check(), r.CheckStranger()); err != nil {
 			t.Errorf("with an empty disk: %v", err)
+		}
+		large := filepath.Join(dir, "large")
+		if err := os.WriteFile(large, make([]byte, 26*disk.MiB), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Check(); err != nil {
+			t.Errorf("with more than the reserve: %v", err)
+		}
+		if err := r.CheckStranger(); api.ReasonOf(err) != api.ReasonNoSpace {
+			t.Errorf("a stranger, with less than twice the reserve: %v, want %s", err, api.ReasonNoSpace)
+		}
+		if err := os.Remove(large); err != nil {
+			t.Fatal(err)
 		}
 		free := disktest.Fill(t, dir)
 		if err := r.Check(); api.CodeOf(err) != api.Unavailable || api.ReasonOf(err) != api.ReasonNoSpace {

@@ -12,15 +12,31 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
+// firstPart is how many bytes of a body must have arrived before memory is reserved for
+// the rest. A client that announces a body and sends nothing occupies no memory.
+const firstPart = 16 << 10
+
 // ReadBody reads the body of a request, of at most limit bytes. It reserves memory for the
-// length that the client announces. It returns an Invalid error, with ReasonTooLarge or
-// ReasonTooSlow if that is the cause.
+// length that the client announces, once the first part has arrived. It returns an Invalid
+// error, with ReasonTooLarge or ReasonTooSlow if that is the cause, or Unavailable with
+// ReasonBusy for a Public route.
 func ReadBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	in := http.MaxBytesReader(w, r.Body, limit)
+	announced := int(min(max(r.ContentLength, 0), limit))
 	var body bytes.Buffer
-	body.Grow(int(min(max(r.ContentLength, 0), limit)) + bytes.MinRead) // with room for the read that returns io.EOF
-	_, err := body.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
+	body.Grow(min(announced, firstPart) + bytes.MinRead) // with room for the read that returns io.EOF
+	_, err := body.ReadFrom(io.LimitReader(in, firstPart))
+	if err == nil {
+		if announced > firstPart {
+			body.Grow(announced - firstPart + bytes.MinRead)
+		}
+		_, err = body.ReadFrom(in)
+	}
 	if err == nil {
 		return body.Bytes(), nil
+	}
+	if busy, ok := errors.AsType[*api.Error](err); ok {
+		return nil, busy
 	}
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		e := api.Errorf(api.Invalid, "the body is larger than %d bytes", limit)

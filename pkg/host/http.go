@@ -15,6 +15,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -28,6 +31,8 @@ type edge struct {
 	room  func() error
 	ready func() bool // all services have added their routes
 
+	spare       func() error        // for what strangers send
+	strangers   *semaphore.Weighted // memory of their requests
 	requests    requests
 	crossOrigin http.CrossOriginProtection
 }
@@ -35,7 +40,7 @@ type edge struct {
 func newEdge(c Config, st *status) *edge {
 	return &edge{
 		mux: http.NewServeMux(), room: st.room, ready: st.ready, token: sha256.Sum256([]byte(c.Token.Reveal())), open: c.Token.Reveal() == "",
-		names: namesOf(c.HTTPAddr, c.Hosts),
+		names: namesOf(c.HTTPAddr, c.Hosts), spare: st.spare, strangers: newStrangers(),
 	}
 }
 
@@ -118,6 +123,10 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		WriteError(w, http.StatusForbidden, &api.Error{Code: api.Denied, Message: "requests from this origin are refused", Next: "call the API from a program, not from another site's page"})
 		return
 	}
+	if !textual(r.URL) {
+		WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "the path or the query is not UTF-8 text without NUL, or has a wrong escape", Next: "encode it as a URL in UTF-8"})
+		return
+	}
 	if h, pattern := e.mux.Handler(r); pattern == "" {
 		// The mux responds with text; keep only its status and its Allow header.
 		rec := &statusOnly{header: w.Header()}
@@ -141,6 +150,13 @@ func (e *edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	e.mux.ServeHTTP(w, r)
+}
+
+// textual reports whether the path and the query of a request are text that every database
+// takes: Postgres has an error for a value with NUL or invalid UTF-8, and SQLite has not.
+func textual(u *url.URL) bool {
+	query, err := url.QueryUnescape(u.RawQuery)
+	return err == nil && utf8.ValidString(u.Path) && utf8.ValidString(query) && !strings.ContainsRune(u.Path+query, 0)
 }
 
 // sameSite reports whether a request comes from a program or from a page of an accepted

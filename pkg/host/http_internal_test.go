@@ -60,3 +60,25 @@ func TestEmptyName(t *testing.T) {
 		}
 	}
 }
+
+// TestTextOfURLs checks that paths and queries which a database may refuse do not reach a
+// handler.
+func TestTextOfURLs(t *testing.T) {
+	t.Parallel()
+	e := newEdge(Config{HTTPAddr: "127.0.0.1:0"}, newStatus(nil))
+	e.Public("GET /open/{id}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for path, want := range map[string]int{
+		"/open/k%C5%AF%C5%88?after=%F0%9F%90%8E+1%25&limit=2": http.StatusNoContent,
+		"/open/a%00":      http.StatusBadRequest,
+		"/open/a%ff":      http.StatusBadRequest,
+		"/open/a?q=%00":   http.StatusBadRequest,
+		"/open/a?q=1&%ff": http.StatusBadRequest,
+		"/open/a?q=1%":    http.StatusBadRequest,
+	} {
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil))
+		if w.Code != want {
+			t.Errorf("%s: got %d %s, want %d", path, w.Code, w.Body, want)
+		}
+	}
+}

@@ -67,6 +67,13 @@ func (s *status) room() error {
 	return s.reserve.Check()
 }
 
+// spare returns an error if the data folder's disk has no space for what strangers send.
+func (s *status) spare() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reserve.CheckStranger()
+}
+
 // faults returns the errors of failing writes.
 func (s *status) faults() []string {
 	var out []string

@@ -19,7 +19,8 @@ type Routes interface {
 	// Keyed is HandleAs for a route that also the holders of API keys with a scope may use.
 	// [CallerOf] tells the handler who sent the request.
 	Keyed(pattern string, scope api.Scope, refuse func(w http.ResponseWriter, status int, err error), h http.HandlerFunc)
-	// Public adds a route that does its own authentication, or needs none.
+	// Public adds a route that does its own authentication, or needs none. Its requests
+	// share a part of the process's memory, see [Occupy], and of the data folder's disk.
 	Public(pattern string, h http.HandlerFunc)
 }
 
@@ -31,7 +32,7 @@ type serviceRoutes struct {
 }
 
 func (r serviceRoutes) Public(pattern string, h http.HandlerFunc) {
-	r.edge.Public(pattern, telemetry.NewHandler(r.tracers, h).ServeHTTP)
+	r.edge.Public(pattern, r.edge.boundStrangers(telemetry.NewHandler(r.tracers, h)))
 }
 
 func (r serviceRoutes) Handle(pattern string, h http.HandlerFunc) {

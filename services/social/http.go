@@ -73,6 +73,13 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request, address string) 
 		return nil, err
 	}
 	all, err := h.store.Poll(r.Context(), address, after, clampLimit(b.Limit, pollLimit, pollMost), h.now())
+	size := int64(0)
+	for _, m := range all {
+		size += int64(len(m.Content))
+	}
+	if err := errors.Join(err, host.Occupy(r.Context(), size)); err != nil { // anybody can fill a mailbox, poll it often and read slowly
+		return nil, err
+	}
 	out := pollAnswer{Messages: []polled{}, NextCursor: b.Cursor}
 	for _, m := range all {
 		out.Messages = append(out.Messages, polled{
@@ -81,7 +88,7 @@ func (h *handlers) poll(w http.ResponseWriter, r *http.Request, address string) 
 		})
 		out.NextCursor = formatCursor(m)
 	}
-	return out, err
+	return out, nil
 }
 
 func (h *handlers) count(_ http.ResponseWriter, r *http.Request, address string) (any, error) {
