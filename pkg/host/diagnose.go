@@ -107,9 +107,17 @@ type diagnosis struct {
 }
 
 // diagnose returns a handler that examines the services of the process whose database is
-// open.
+// open, for one request at a time: an examination may read whole tables, and the ops port
+// asks nobody for a token.
 func diagnose(p Process, st *status) http.HandlerFunc {
+	turn := make(chan struct{}, 1)
 	return func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case turn <- struct{}{}:
+			defer func() { <-turn }()
+		case <-r.Context().Done():
+			return
+		}
 		d := diagnosis{Findings: []Finding{}}
 		unready := slices.DeleteFunc(st.lines(), func(line string) bool { return strings.HasSuffix(line, ": ready") })
 		for _, f := range append(unready, p.faults(st)...) {

@@ -22,6 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
@@ -242,6 +243,58 @@ func TestOpsHost(t *testing.T) {
 				t.Errorf("%s by %q: got %d %.80s, want %d", path, name, status, body, want)
 			}
 		}
+	}
+}
+
+// TestOneDiagnosis checks that the ops port examines the stores for one request at a time.
+func TestOneDiagnosis(t *testing.T) {
+	t.Parallel()
+	var began atomic.Int64
+	first, release := make(chan struct{}, 1), make(chan struct{})
+	s := host.Define("stored", struct{}{}, fstest.MapFS{"0001_make_t.sql": {Data: []byte("create table t (a text)")}}, func(ctx context.Context, env *host.Env, _ struct{}) error {
+		db, err := env.DB(ctx)
+		if err != nil {
+			return err
+		}
+		return errors.Join(env.Serve(ctx), db.Close())
+	}).Examining(func(context.Context, *sqldb.DB, *bus.Bus, time.Time) ([]host.Finding, error) {
+		if began.Add(1) == 1 {
+			first <- struct{}{}
+			<-release
+		}
+		return []host.Finding{{Check: "stored", Text: "examined"}}, nil
+	})
+	w := apptest.Start(t, apptest.Options{}, s)
+	done := make(chan error, 1)
+	ask := func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.Ops+"/diagnose", nil)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(res.Body)
+		if err == nil && !strings.Contains(string(body), "examined") {
+			err = fmt.Errorf("got %s", body)
+		}
+		return errors.Join(err, res.Body.Close())
+	}
+	go func() { done <- ask(t.Context()) }()
+	select {
+	case <-first:
+	case err := <-done:
+		t.Fatal("no examination", err)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if err := ask(short); !errors.Is(err, context.DeadlineExceeded) || began.Load() != 1 {
+		t.Errorf("during an examination: got %v after %d examinations, want to wait after one", err, began.Load())
+	}
+	close(release)
+	if err := errors.Join(<-done, ask(t.Context())); err != nil {
+		t.Error(err)
 	}
 }
 
