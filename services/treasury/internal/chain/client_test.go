@@ -85,6 +85,22 @@ func TestBalanceIsNeverAGuess(t *testing.T) {
 	}
 }
 
+// TestBalancesOfPayersAreNotKept checks that the balances of those who pay here do not fill
+// the memory.
+func TestBalancesOfPayersAreNotKept(t *testing.T) {
+	t.Parallel()
+	p := chaintest.Start(t, devchain.Options{Interval: -1})
+	p.Give(t, owner, 42, "one")
+	c := client(t, p, func(*chain.Options) {})
+	if got, err := (&chain.Submitter{Client: c}).Balance(t.Context(), owner); err != nil || got != 42 {
+		t.Fatalf("got %d, %v, want 42", got, err)
+	}
+	p.Set(chaintest.Refuses)
+	if b, err := c.Balance(t.Context(), owner); err == nil {
+		t.Errorf("the balance is kept: %+v", b)
+	}
+}
+
 // TestAnotherDomainIsNotSignedFor checks the comparison with DOMAIN_SEPARATOR().
 func TestAnotherDomainIsNotSignedFor(t *testing.T) {
 	t.Parallel()

@@ -62,12 +62,10 @@ func NewSubmitter(ctx context.Context, c *Client, wallets wallet.Signer) (*Submi
 // Signer returns the address that pays the fees.
 func (s *Submitter) Signer() common.Address { return s.address }
 
-// Balance returns the amount of the token that an address has now.
+// Balance returns the amount of the token that an address has now. It is not kept as by
+// [Client.Balance]: anybody can pay here, from any number of addresses.
 func (s *Submitter) Balance(ctx context.Context, of common.Address) (api.Micros, error) {
-	b, err := s.Client.Balance(ctx, of)
-	if err == nil && b.Stale {
-		err = b.Err
-	}
+	b, err := s.latestBalance(ctx, of)
 	return b.Value, err
 }
 
