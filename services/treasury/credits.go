@@ -1,12 +1,14 @@
 package treasury
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
@@ -186,15 +188,47 @@ func writeRefusal(w http.ResponseWriter, status int, err error, details *missing
 	}{e.Message, code, api.Advice(e), details})
 }
 
+// priceLife is how long prices of sandboxes are shown without asking for them again.
+const priceLife = time.Minute
+
+// shownPrices has the prices of sandboxes for clients. Anybody can have a key, and each
+// question is one of the operator's account at Conway.
+type shownPrices struct {
+	asking chan struct{} // full while a request reads or renews the others
+	sizes  []conway.Size
+	until  time.Time
+}
+
+func newShownPrices() shownPrices { return shownPrices{asking: make(chan struct{}, 1)} }
+
+// get returns the prices of the last minute. One request at a time asks for new ones.
+func (p *shownPrices) get(ctx context.Context, now func() time.Time, ask func(context.Context) ([]conway.Size, error)) ([]conway.Size, error) {
+	select {
+	case p.asking <- struct{}{}:
+		defer func() { <-p.asking }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if now().Before(p.until) {
+		return p.sizes, nil
+	}
+	sizes, err := ask(ctx)
+	if err != nil {
+		return nil, conway.Explain(err)
+	}
+	p.sizes, p.until = sizes, now().Add(priceLife)
+	return sizes, nil
+}
+
 // creditsPricing answers with the prices of sandboxes, none without a provider of
 // sandboxes, and with the amounts of USDC for which credits are sold. The prices of models
 // are in GET /v1/models.
 func (h *handlers) creditsPricing(w http.ResponseWriter, r *http.Request) {
 	sizes := []conway.Size{}
 	if h.outside.client != nil {
-		all, err := h.outside.client.Pricing(r.Context())
+		all, err := h.outside.shown.get(r.Context(), h.now, h.outside.client.Pricing)
 		if err != nil {
-			host.WriteError(w, 0, conway.Explain(err))
+			host.WriteError(w, 0, err)
 			return
 		}
 		sizes = append(sizes, all...)

@@ -36,10 +36,11 @@ type outside struct {
 
 	client *conway.Client // nil if it is not configured
 	store  orders.Store
+	shown  shownPrices
 }
 
 func openOutside(h *handlers, store orders.Store) (*outside, error) {
-	o := &outside{handlers: h, store: store}
+	o := &outside{handlers: h, store: store, shown: newShownPrices()}
 	if h.cfg.ConwayURL == "" {
 		return o, nil
 	}

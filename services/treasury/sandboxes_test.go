@@ -68,6 +68,28 @@ func (r *renter) has(available, held api.Micros) {
 	}
 }
 
+// TestPricesAreKept checks that the requests of clients for prices do not become as many
+// requests to Conway.
+func TestPricesAreKept(t *testing.T) {
+	t.Parallel()
+	r := newRenter(t, 100_000)
+	client := shop{r.HTTP, r.Token}
+	for range 3 {
+		if got := client.do(t, "GET", "/v1/credits/pricing", "", ""); got.status != 200 || !strings.Contains(got.body, `"monthly_cents"`) {
+			t.Errorf("got %d %s", got.status, got.body)
+		}
+	}
+	asked := 0
+	for _, q := range r.conway.Requests("GET") {
+		if strings.HasSuffix(q.Path, "/pricing") {
+			asked++
+		}
+	}
+	if asked != 1 {
+		t.Errorf("Conway was asked %d times, want once", asked)
+	}
+}
+
 // TestSandboxTools rents, uses and returns a sandbox, and pays its price once.
 func TestSandboxTools(t *testing.T) {
 	t.Parallel()
