@@ -11,11 +11,15 @@ type RefusedEfforts struct {
 
 type refusedEffort struct{ model, effort string }
 
-// Add adds an effort that a model has refused.
+// maxRefusedEfforts bounds the entries: callers over HTTP may name any word as the effort.
+const maxRefusedEfforts = 1024
+
+// Add adds an effort that a model has refused. It forgets all others if there are too many;
+// they are learnt again.
 func (r *RefusedEfforts) Add(model, effort string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.all == nil {
+	if r.all == nil || len(r.all) >= maxRefusedEfforts {
 		r.all = map[refusedEffort]bool{}
 	}
 	r.all[refusedEffort{model, effort}] = true
