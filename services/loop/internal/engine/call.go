@@ -212,6 +212,7 @@ func (e *Engine) settle(ctx context.Context, s *state, span trace.Span, r Result
 		return err
 	}
 	s.results[r.Index] = r
+	s.advanced(r.At)
 	e.Observe.Tool(ctx, call.Name, r.Outcome, time.Duration(r.DurationMS)*time.Millisecond)
 	return nil
 }

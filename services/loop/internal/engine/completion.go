@@ -53,6 +53,7 @@ func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) 
 	s.settling = settling
 	t.Answer, t.At = c, e.Now().UnixMicro()
 	s.completion = t
+	s.advanced(t.At)
 	decided := e.evaluate(ctx, s, id, !m.in.Flushing)
 	err = e.append(ctx, s, Step{Completion: t})
 	if s.ahead = decided(); err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 // policyPatience is the time that a turn waits for policy before the run ends and its
-// agent sleeps (docs/reference/loop.md, policy skipped).
+// agent sleeps (docs/reference/loop.md, policy skipped): from the completion, from the
+// last call, or from the time at which the run was resumed after a longer pause.
 const policyPatience = time.Minute
 
 // prepared holds the evaluation of a call: an intent, or the result of a refusal.
@@ -69,7 +70,7 @@ func (e *Engine) prepare(ctx context.Context, s *state, id string, i int) (*prep
 	switch {
 	case api.CodeOf(err) == api.Invalid:
 		return refuse(NotRun + api.Wire(err).Message)
-	case api.CodeOf(err) == api.Unavailable && now-s.completion.At > policyPatience.Microseconds():
+	case api.CodeOf(err) == api.Unavailable && now-s.waitedAt > policyPatience.Microseconds():
 		return nil, &api.Error{Code: api.Unavailable, Reason: api.ReasonPolicy, Message: "policy does not answer, and nothing may run without it"}
 	case err != nil:
 		return nil, err

@@ -204,11 +204,11 @@ func TestPolicyDown(t *testing.T) {
 	if err := w.Run(t.Context(), away, command); api.CodeOf(err) != api.Unavailable {
 		t.Fatalf("at first: %v, want that the run comes back", err)
 	}
-	for range 70_000 { // the world's clock advances by 1 ms with each call
-		w.Now()
-	}
-	if err := w.Run(t.Context(), away, command); err != nil {
-		t.Fatal(err)
+	for range 2 { // tries within a minute of each other
+		w.Pass(35 * time.Second)
+		if err := w.Run(t.Context(), away, command); err != nil && api.CodeOf(err) != api.Unavailable {
+			t.Fatal(err)
+		}
 	}
 	end := outcomeOf(t, w, command).Known.Ended
 	if end == nil || end.Reason != api.ReasonPolicy || end.State != api.StateSleeping || time.Duration(end.Sleep-end.At)*time.Microsecond != time.Minute {
@@ -216,6 +216,55 @@ func TestPolicyDown(t *testing.T) {
 	}
 	if got := w.Effects.Of("put"); len(got) != 0 {
 		t.Errorf("%v ran without policy", got)
+	}
+}
+
+// TestPolicyDownAfterAPause tests that a turn waits for policy also if the run was resumed
+// long after the completion, and after a call that took long.
+func TestPolicyDownAfterAPause(t *testing.T) {
+	t.Parallel()
+	away := api.Errorf(api.Unavailable, "no answer")
+	retried := func(t *testing.T, w *enginetest.World, gate enginetest.Gate) {
+		t.Helper()
+		if err := w.Run(t.Context(), gate, command); api.CodeOf(err) != api.Unavailable {
+			t.Fatalf("without policy: got %v, want that the run comes back", err)
+		}
+	}
+	for name, test := range map[string]func(*testing.T, *enginetest.World){
+		"no owner": func(t *testing.T, w *enginetest.World) {
+			gate := func(_ context.Context, port string, do func() error) error {
+				if port == "evaluate" {
+					return away
+				}
+				return do()
+			}
+			retried(t, w, gate)
+			w.Pass(2 * time.Minute)
+			retried(t, w, gate)
+		},
+		"a long call": func(t *testing.T, w *enginetest.World) {
+			retried(t, w, func(_ context.Context, port string, do func() error) error {
+				switch {
+				case port == "tool look":
+					w.Pass(2 * time.Minute)
+				case port == "evaluate" && len(w.Effects.Of("look")) > 0:
+					return away
+				}
+				return do()
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := alive(asks("", "look", "put"), says("done"))
+			test(t, w)
+			if err := w.Run(t.Context(), enginetest.Open, command); err != nil {
+				t.Fatal(err)
+			}
+			if end := outcomeOf(t, w, command).Known.Ended; end == nil || !end.Success {
+				t.Errorf("when policy was back the run ended %+v", end)
+			}
+		})
 	}
 }
 

@@ -67,6 +67,7 @@ func (e *Engine) begin(ctx context.Context, s *state, ev Events, funded func() e
 		return err
 	}
 	s.attempts, s.owned = b.Attempt, true
+	s.resumed(b.At)
 	_ = funded()
 	return e.continueRun(ctx, s, ev)
 }

@@ -46,6 +46,9 @@ type state struct {
 	steered      func() bool // see [Queue]
 	joins        bool        // a message joins the next turn, and its notice is read
 
+	steppedAt int64 // time of the last entry of the turn, in Unix µs
+	waitedAt  int64 // time from which the turn waits for policy, see [policyPatience], in Unix µs
+
 	completion *Completion
 	settling   Settling // pending settlement of the completion's cost; nil: started by another owner, or already waited for
 	settled    bool     // the completion's cost is settled
@@ -74,6 +77,7 @@ func (s *state) apply(step Step) {
 	}
 	if b := step.Begin; b != nil {
 		s.attempts = b.Attempt
+		s.resumed(b.At)
 		if b.Input != nil {
 			s.input, s.begun = *b.Input, b.At
 		}
@@ -83,13 +87,28 @@ func (s *state) apply(step Step) {
 	}
 	if step.Completion != nil {
 		s.completion = step.Completion
+		s.advanced(step.Completion.At)
 	}
 	if step.Result != nil {
 		s.results[step.Result.Index] = *step.Result
+		s.advanced(step.Result.At)
 	}
 	if step.Intent != nil {
 		s.intents[step.Intent.Index] = *step.Intent
+		s.advanced(step.Intent.At)
 	}
+}
+
+// advanced records the time of a step of the turn, from which it waits for policy.
+func (s *state) advanced(at int64) { s.steppedAt, s.waitedAt = at, at }
+
+// resumed records the time of a begin. Owners that retry the turn continue the wait of the
+// previous one; after a longer pause, in which no owner asked policy, it begins again.
+func (s *state) resumed(at int64) {
+	if at-s.steppedAt > policyPatience.Microseconds() {
+		s.waitedAt = at
+	}
+	s.steppedAt = at
 }
 
 // join adds input that joined the turn that begins. The principal of the run is lowered
