@@ -63,12 +63,18 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	if err != nil {
 		return api.Agent{}, err
 	}
-	beats := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
-	for _, s := range def.Schedule {
-		beats.Beats = append(beats.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
-	}
-	if _, err := bus.Call[api.Schedule](ctx, h.bus, beats); err != nil {
+	same, err := h.store.IsApplied(ctx, id, m.Source)
+	if err != nil {
 		return api.Agent{}, err
+	}
+	if !same { // otherwise the agent may have changed its schedule since
+		beats := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
+		for _, s := range def.Schedule {
+			beats.Beats = append(beats.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
+		}
+		if _, err := bus.Call[api.Schedule](ctx, h.bus, beats); err != nil {
+			return api.Agent{}, err
+		}
 	}
 	applied, err := h.store.Apply(ctx, def, id, account.Address, m.Source, h.now().UnixMicro())
 	if err != nil {

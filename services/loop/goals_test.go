@@ -32,6 +32,8 @@ type peers struct {
 	gate   func(ctx context.Context, task string) // called before a task's model call is answered
 	funds  func(ctx context.Context)              // called before a balance is answered
 	thinks api.Micros                             // cost of each model call of a task that does not complete; 0: tasks complete
+
+	schedules []api.SetSchedule // in the order of the requests
 }
 
 // spent is the cost that treasury reports for a turn without an answer.
@@ -62,7 +64,10 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
 				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
 			}),
-			bus.Reply(func(context.Context, api.SetSchedule) (api.Schedule, error) { return api.Schedule{}, nil }),
+			bus.Reply(func(_ context.Context, m api.SetSchedule) (api.Schedule, error) {
+				p.set(func() { p.schedules = append(p.schedules, m) })
+				return api.Schedule{}, nil
+			}),
 			bus.Reply(func(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
 				return api.Alarm{Agent: m.Agent, At: m.At}, nil
 			}),

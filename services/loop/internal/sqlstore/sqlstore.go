@@ -106,6 +106,11 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 	})
 }
 
+// IsApplied reports whether an agent, which is not deleted, has this AGENT.md.
+func (s *Store) IsApplied(ctx context.Context, id, source string) (bool, error) {
+	return sqldb.One[bool](ctx, s.db, `select count(*) > 0 from agents where id = $1 and source = $2 and deleted_at = 0`, id, source)
+}
+
 // SetAddress changes the address of an agent and announces it, and returns false if it has
 // the address. Errors: NotFound.
 func (s *Store) SetAddress(ctx context.Context, id, address string, at int64) (bool, error) {
