@@ -35,11 +35,13 @@ type ClaimInbox struct {
 	From  string `json:"from,omitempty"` // address of a sender: only its messages; "": all
 }
 
-// SettleInbox marks the messages that a run has claimed as processed. It is idempotent.
-// The answer is [InboxCount]. Errors: Invalid (Run).
+// SettleInbox marks the messages that a run has claimed as processed. With Unanswered
+// another run may claim them, and those of which it was the third claim become failed. It
+// is idempotent. The answer is [InboxCount]. Errors: Invalid (Run).
 type SettleInbox struct {
-	Agent string `json:"agent"`
-	Run   string `json:"run"`
+	Agent      string `json:"agent"`
+	Run        string `json:"run"`
+	Unanswered bool   `json:"unanswered,omitempty"` // the run has ended before a model has answered
 }
 
 // ListInbox requests an [Inbox]: an agent's messages with a status ("": all) and from a

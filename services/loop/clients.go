@@ -198,6 +198,14 @@ func (s clients) Settle(ctx context.Context, agent, run string) error {
 	})
 }
 
+// Release implements engine.Inbox.
+func (s clients) Release(ctx context.Context, agent, run string) error {
+	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
+		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run, Unanswered: true})
+		return err
+	})
+}
+
 // SetAlarm implements engine.Alarms.
 func (s clients) SetAlarm(ctx context.Context, a api.SetAlarm) (api.Alarm, error) {
 	return failpoint.Value(ctx, failpoint.LoopAlarm, func(ctx context.Context) (api.Alarm, error) {

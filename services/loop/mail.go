@@ -12,6 +12,7 @@ import (
 	"github.com/anima-run/anima/pkg/failpoint"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 	"github.com/anima-run/anima/services/loop/internal/session"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
@@ -24,7 +25,8 @@ import (
 //	                                     ├ the agent is dead: dropped, the mail remains and is held
 //	                                     ├ no unread message: merged
 //	                                     ├ over a budget: dropped, the mail remains and is held
-//	                                     └ claims the sender's messages, calls the model, settles them
+//	                                     ├ claims the sender's messages, calls the model, settles them
+//	                                     └ ends before the model answers: releases them, the mail is held
 //	    its end, or the end of a hold ─▶ the next run, while there is mail that is not held;
 //	                                     none after a run that was cancelled
 
@@ -130,7 +132,8 @@ func (h *handlers) endMail(ctx context.Context, cmd api.Run, end engine.End) err
 
 // moreMail starts a run for the oldest message whose sender's mail is not held. It is
 // called at the end of a run of mail, before the run's message is acknowledged. The
-// mail of a dead agent is held until the agent is funded. No run follows a cancelled one:
+// mail of a dead agent is held until the agent is funded, and mail that the run has not
+// answered for a time. No run follows a cancelled one:
 // otherwise an agent that was told to sleep would continue at once. Its unread messages
 // wait for the next message.
 func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
@@ -142,6 +145,15 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 		return err
 	case agent.State == api.StateDead:
 		return h.store.HoldMail(ctx, agent.ID, cmd.By.Address, h.now().UnixMicro())
+	}
+	end, err := h.store.Ending(ctx, cmd.Run)
+	if err != nil {
+		return err
+	}
+	if end != nil && end.Unanswered {
+		if err := h.store.HoldMail(ctx, agent.ID, cmd.By.Address, end.At+pauseOf(*end).Microseconds()); err != nil {
+			return err
+		}
 	}
 	held, err := h.store.HeldMail(ctx, agent.ID)
 	if err != nil {
@@ -169,6 +181,19 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 		page = unread.Page
 	}
 	return nil
+}
+
+// pauseOf returns the time from the end of a run that has not answered its mail to the next
+// run for it. An agent that cannot pay is dead after an hour, and its mail is then held
+// until it is funded; the limits of an agent count an hour or more.
+func pauseOf(end engine.End) time.Duration {
+	switch reason := end.Reason; {
+	case reason == api.ReasonInsufficient, reason == api.ReasonLimit, api.OverLimit(reason):
+		return deathAfter
+	case reason == api.ReasonNoModel, reason == api.ReasonAuth, reason == api.ReasonQuota, reason == api.ReasonEndpoint:
+		return lifecycle.AfterNoModel
+	}
+	return lifecycle.AfterNothing
 }
 
 // stoppedMail reports whether a run of mail was cancelled, so that no run follows it. After

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -345,6 +346,49 @@ func TestMailAfterACancel(t *testing.T) {
 			continue
 		}
 		more(mailRun("other", agent, alice), alice)
+	}
+}
+
+// TestUnansweredMail tests that no run for a sender follows at once after one that ended
+// before a model had answered, and that mail of other senders does not wait for it.
+func TestUnansweredMail(t *testing.T) {
+	t.Parallel()
+	inbox := &mailbox{alice}
+	h := post(t, inbox)
+	ctx := t.Context()
+	cmd := mailRun("failed", "ada", alice)
+	if err := h.store.NewSession(ctx, cmd.Session, "ada", cmd.AcceptedAt); err != nil {
+		t.Fatal(err)
+	}
+	end := engine.End{Run: cmd, Input: engine.Input{By: cmd.By}, Reason: api.ReasonNoModel, Unanswered: true, At: cmd.AcceptedAt, Outcome: api.OutcomeConsumed}
+	if _, err := h.store.Drop(ctx, end); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the message of the run is delivered twice
+		if err := h.moreMail(ctx, cmd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := senders(t, h, "ada"); len(got) != 0 {
+		t.Errorf("runs wait for mail of %q, want none", got)
+	}
+	held, err := h.store.HeldMail(ctx, "ada")
+	if want := time.UnixMicro(end.At).Add(5 * time.Minute).UnixMicro(); err != nil || len(held) != 1 || held[0].Until != want {
+		t.Errorf("held: %+v, %v, want one until %d", held, err, want)
+	}
+	*inbox = mailbox{bobby, alice}
+	if err := h.moreMail(ctx, cmd); err != nil {
+		t.Fatal(err)
+	}
+	if got := senders(t, h, "ada"); !slices.Equal(got, []string{bobby}) {
+		t.Errorf("runs wait for mail of %q, want %s", got, bobby)
+	}
+	h.now = func() time.Time { return time.Now().Add(6 * time.Minute) }
+	if err := h.freeMail(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := senders(t, h, "ada"); len(got) != 2 || !strings.EqualFold(got[1], alice) {
+		t.Errorf("after 5 minutes runs wait for mail of %q, want that of %s, too", got, alice)
 	}
 }
 

@@ -99,7 +99,12 @@ func (h *handlers) settleInbox(ctx context.Context, m api.SettleInbox) (api.Inbo
 	if err != nil || !state.Claimed {
 		return api.InboxCount{Unread: state.Unread}, err
 	}
-	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error { return h.store.Settle(ctx, state.Address, m.Run, h.now()) })
+	err = failpoint.Do(ctx, failpoint.SocialSettle, func(ctx context.Context) error {
+		if m.Unanswered {
+			return h.store.Release(ctx, state.Address, m.Run)
+		}
+		return h.store.Settle(ctx, state.Address, m.Run, h.now())
+	})
 	if err != nil {
 		return api.InboxCount{}, err
 	}

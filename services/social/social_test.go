@@ -132,6 +132,30 @@ func TestSendClaimSettle(t *testing.T) {
 	}
 }
 
+// TestUnanswered tests that three runs may claim a message that none of them has answered.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	b := apptest.Bus(t, social.Service)
+	alice, bob := newWallet(t), newWallet(t)
+	register(t, b, "bob", bob)
+	sent := call[api.Sent](t, b, alice.send(t, bob, "hello"))
+	for i, want := range []int64{1, 1, 0} {
+		run := fmt.Sprint("r", i)
+		got := call[api.Inbox](t, b, api.ClaimInbox{Agent: "bob", Run: run}).Messages
+		if len(got) != 1 || got[0].ID != sent.ID {
+			t.Fatalf("claimed by %s: got %+v, want the message", run, got)
+		}
+		for range 2 {
+			if got := call[api.InboxCount](t, b, api.SettleInbox{Agent: "bob", Run: run, Unanswered: true}); got.Unread != want {
+				t.Errorf("settled by %s: got %d unread, want %d", run, got.Unread, want)
+			}
+		}
+	}
+	if got := call[api.Inbox](t, b, api.ListInbox{Agent: "bob", Status: "failed"}).Messages; len(got) != 1 || got[0].ID != sent.ID {
+		t.Errorf("failed: got %+v, want the message", got)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	b := apptest.Bus(t, social.Service)

@@ -519,6 +519,54 @@ func TestNoModel(t *testing.T) {
 	}
 }
 
+// TestUnansweredMail tests that the messages of a run of mail are released if it ends
+// before the model has answered them, and settled if it ends later or was cancelled.
+func TestUnansweredMail(t *testing.T) {
+	t.Parallel()
+	noModel := &api.Error{Code: api.Unavailable, Reason: api.ReasonNoModel, Message: "no model"}
+	for name, tt := range map[string]struct {
+		cmd      api.Run
+		answers  int // before the model fails
+		cancel   bool
+		released bool
+	}{
+		"before an answer": {cmd: mailed, released: true},
+		"after a call":     {cmd: mailed, answers: 1},
+		"cancelled":        {cmd: mailed, cancel: true},
+		"a wake for mail of an older release": {cmd: func() api.Run {
+			cmd := mailed
+			cmd.Kind = api.RunWake
+			return cmd
+		}()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := three(false)
+			calls := 0
+			w.Router.Script = func(api.Complete) (api.Completion, error) {
+				switch calls++; {
+				case tt.cancel:
+					return api.Completion{}, engine.Cancelled("enough")
+				case calls > tt.answers:
+					return api.Completion{}, noModel
+				}
+				return asks("", "look"), nil
+			}
+			if err := w.Run(t.Context(), enginetest.Open, tt.cmd); err != nil {
+				t.Fatal(err)
+			}
+			end := outcomeOf(t, w, tt.cmd).Known.Ended
+			if end == nil || end.Success || end.Unanswered != tt.released {
+				t.Errorf("ended %+v, want unanswered %t", end, tt.released)
+			}
+			settled, released := w.Inbox.Settled(tt.cmd.Run), w.Inbox.Released(tt.cmd.Run)
+			if tt.released && (settled != 0 || released != 1) || !tt.released && (settled != 1 || released != 0) {
+				t.Errorf("the inbox was settled %d times and released %d times, want released %t", settled, released, tt.released)
+			}
+		})
+	}
+}
+
 // TestBalanceUnknown tests that an unknown balance is not treated as a low balance
 // (docs/reference/loop.md, unknown tier).
 func TestBalanceUnknown(t *testing.T) {

@@ -196,6 +196,7 @@ func (e *Engine) giveUp(ctx context.Context, s *state, ev Events, err error) (*E
 		State: api.StateSleeping, Why: w.Message, Outcome: api.OutcomeConsumed,
 	}
 	if s.completion == nil { // the input is kept in the transcript, without an answer
+		end.Unanswered = s.cmd.Kind == api.RunMail && s.number == 1 && w.Reason != api.ReasonCancelled
 		paid, serr := Spent(ctx, e.Treasury, s.agent.ID, ID(s.cmd.Run, s.number))
 		if serr != nil {
 			return nil, fmt.Errorf("give up because of %q: %w", err.Error(), retryable(serr))

@@ -89,6 +89,9 @@ type End struct {
 	Outcome  api.RunOutcome    `json:"fate,omitempty"`  // "" in rows of older releases: consumed
 	Into     string            `json:"into,omitempty"`  // run that this one was merged into
 	Changed  *api.AgentChanged `json:"changed,omitempty"`
+	// Unanswered is set if the run ended before a model had answered its mail, so that
+	// another run answers it.
+	Unanswered bool `json:"unanswered,omitempty"`
 	// Earlier are the changes of the agent before Changed that the store made with the
 	// run's only turn.
 	Earlier []api.AgentChanged `json:"earlier,omitempty"`
@@ -213,6 +216,9 @@ type Inbox interface {
 	// Claim assigns messages of one sender, or of all senders if from is "", to a run.
 	Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error)
 	Settle(ctx context.Context, agent, run string) error
+	// Release returns the messages of a run that has not answered them. Social bounds the
+	// number of runs that may claim a message.
+	Release(ctx context.Context, agent, run string) error
 }
 
 // Queue gives access to the runs that are queued on a session behind the current run.

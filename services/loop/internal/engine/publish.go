@@ -62,11 +62,15 @@ func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
 }
 
 // settleEnd applies the consequences of a run's end before the end is announced: it
-// settles the inbox and sets the alarm. It is idempotent.
+// settles or releases the inbox and sets the alarm. It is idempotent.
 func (e *Engine) settleEnd(ctx context.Context, end End) error {
 	cmd := end.Run
 	if end.Input.Inbox > 0 {
-		if err := e.Inbox.Settle(ctx, cmd.Agent, cmd.Run); err != nil {
+		settle := e.Inbox.Settle
+		if end.Unanswered {
+			settle = e.Inbox.Release
+		}
+		if err := settle(ctx, cmd.Agent, cmd.Run); err != nil {
 			return err
 		}
 	}

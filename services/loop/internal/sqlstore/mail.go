@@ -143,10 +143,10 @@ func heldRow(r sqldb.Scanner) (h HeldMail, err error) {
 }
 
 // HoldMail holds the mail of a sender until a time, in Unix microseconds. If the sender's
-// mail is held already, its time does not change.
+// mail is held until a later time already, that does not change.
 func (s *Store) HoldMail(ctx context.Context, agent, sender string, until int64) error {
-	_, err := s.db.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3) on conflict (agent, sender) do nothing`,
-		agent, strings.ToLower(sender), until)
+	_, err := s.db.ExecContext(ctx, `insert into mail_held (agent, sender, until) values ($1, $2, $3) on conflict (agent, sender)
+		do update set until = excluded.until where excluded.until > mail_held.until`, agent, strings.ToLower(sender), until)
 	return err
 }
 

@@ -99,8 +99,9 @@ func TestDueMail(t *testing.T) {
 			_, err := s.SetState(ctx, "ada", to, "why", true, 0, at)
 			must(t, err)
 		}
+		must(t, s.HoldMail(ctx, "ada", alice, at+7))
 		must(t, s.HoldMail(ctx, "ada", alice, at+10))
-		must(t, s.HoldMail(ctx, "ada", alice, at+5)) // already held: its time does not change
+		must(t, s.HoldMail(ctx, "ada", alice, at+5)) // held for longer already
 		must(t, s.HoldMail(ctx, "ada", bobby, at+11))
 		must(t, s.HoldMail(ctx, "bob", alice, at+9))
 		ada := sqlstore.HeldMail{Agent: "ada", Sender: strings.ToLower(alice), Until: at + 10}

@@ -57,6 +57,12 @@ func (s *Store) Waits(ctx context.Context, run string) (bool, error) {
 		and not exists (select 1 from cancels where run = $1)`, run)
 }
 
+// Ending returns the end of a run, nil if there is none.
+func (s *Store) Ending(ctx context.Context, run string) (end *engine.End, err error) {
+	err = s.db.QueryRowContext(ctx, `select ending from runs where id = $1`, run).Scan(sqldb.JSON(&end))
+	return end, missing(err, nil)
+}
+
 // Over reports whether a run has an outcome or an end.
 func (s *Store) Over(ctx context.Context, run string) (bool, error) {
 	return isOver(ctx, s.db, run)

@@ -5,8 +5,8 @@
 //	          Claim                      Settle
 //	received ────────> in_progress ─────────────> processed
 //	   ^                    │
-//	   └── claim expires ───┤
-//	                        └── third claim expires ──> failed
+//	   └─ Release, expiry ──┤
+//	                        └─ of the third claim ──> failed
 package inbox
 
 import (

@@ -32,6 +32,9 @@ type Store interface {
 	// Settle marks the messages claimed by the run as processed, even if the claim has
 	// expired, unless another run has claimed them since.
 	Settle(ctx context.Context, address, run string, now time.Time) error
+	// Release ends the claim of a run without a settlement: its messages may be claimed
+	// again, or are failed after their last attempt.
+	Release(ctx context.Context, address, run string) error
 	// List returns messages of a status and a sender, "" for all, the latest first: those
 	// before a place in the mailbox, 0 for all. It returns at most limit, and not many more
 	// than fit into one response, but at least one more if there is one.

@@ -36,6 +36,7 @@ func TestStore(t *testing.T) {
 		"claims expire":         expire,
 		"claims in parallel":    claimParallel,
 		"settle late":           settleLate,
+		"release":               release,
 		"list":                  list,
 		"large messages":        largeMessages,
 		"poll":                  poll,

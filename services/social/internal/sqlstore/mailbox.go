@@ -83,6 +83,16 @@ func (s *Store) Settle(ctx context.Context, address, run string, now time.Time) 
 	})
 }
 
+// Release implements [inbox.Store].
+func (s *Store) Release(ctx context.Context, address, run string) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		lock(ctx, tx, address)
+		tx.Queue(ctx, `update mail set status = case when retry_count >= max_retries then 'failed' else 'received' end
+			where to_address = $1 and status = 'in_progress' and claimed_by = $2`, address, run)
+		return nil
+	})
+}
+
 // List implements [inbox.Store].
 func (s *Store) List(ctx context.Context, address string, status inbox.Status, from string, before int64, limit int) ([]inbox.Message, error) {
 	return sqldb.All(ctx, s.db, scanMessage, pageOf(`m.to_address = $1 and ($2 = '' or m.status = $2)

@@ -162,6 +162,28 @@ func settleLate(t *testing.T, open open) {
 	unread(t, s, "bob", 0)
 }
 
+// release tests that the messages of a run that has not answered them are claimed again,
+// and are failed after the third run.
+func release(t *testing.T, open open) {
+	s := open(silent)
+	ctx, bob := t.Context(), address("bob")
+	fill(t, s, 2)
+	ok(t, s.Release(ctx, bob, "none"))
+	for try := range inbox.MaxAttempts {
+		run := fmt.Sprint("r", try)
+		got, err := s.Claim(ctx, bob, run, "", 1, noon(try))
+		want(t, run, got, err, "0")
+		for range 2 {
+			ok(t, s.Release(ctx, bob, run))
+		}
+	}
+	statuses(t, s, "bob", map[inbox.Status]int{inbox.Failed: 1, inbox.Received: 1})
+	got, err := s.Claim(ctx, bob, "last", "", 10, noon(10))
+	want(t, "after three runs", got, err, "1")
+	ok(t, s.Release(ctx, bob, "r0")) // of another run's claim
+	statuses(t, s, "bob", map[inbox.Status]int{inbox.Failed: 1, inbox.InProgress: 1})
+}
+
 func list(t *testing.T, open open) {
 	s := open(silent)
 	ctx, bob := t.Context(), address("bob")

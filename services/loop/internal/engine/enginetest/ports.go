@@ -111,9 +111,10 @@ func (p *Policy) Asked() []api.Evaluate {
 type Inbox struct {
 	Messages []api.InboxMessage
 
-	mu      sync.Mutex
-	claimer string
-	settled table[int]
+	mu       sync.Mutex
+	claimer  string
+	settled  table[int]
+	released table[int]
 }
 
 // Claim implements engine.Inbox.
@@ -144,6 +145,22 @@ func (i *Inbox) Settle(ctx context.Context, _, run string) error {
 		return nil
 	})
 }
+
+// Release implements engine.Inbox.
+func (i *Inbox) Release(ctx context.Context, _, run string) error {
+	return through(ctx, "release", func() error {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.claimer == run {
+			i.claimer = ""
+		}
+		i.released.update(run, func(n int) int { return n + 1 })
+		return nil
+	})
+}
+
+// Released returns the number of times that a run released its messages.
+func (i *Inbox) Released(run string) int { return i.released.All()[run] }
 
 // Settled returns the number of times that a run settled its messages.
 func (i *Inbox) Settled(run string) int { return i.settled.All()[run] }
