@@ -77,8 +77,13 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 		return err
 	}
 	seller := t.cfg.TopupURL
+	var payees []common.Address
 	if seller == topupSelf {
 		seller = selfURL
+	} else {
+		for _, a := range t.cfg.TopupPayees {
+			payees = append(payees, common.HexToAddress(a))
+		}
 	}
 	at, err := url.JoinPath(seller, "pay", fmt.Sprint(usd), address)
 	if err != nil {
@@ -97,7 +102,7 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 		return err
 	}
 	p, err := t.fetch(ctx, pay.Request{
-		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Parent: bus.TraceParent(ctx),
+		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Payees: payees, Parent: bus.TraceParent(ctx),
 	})
 	if err != nil {
 		return err

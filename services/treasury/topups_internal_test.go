@@ -2,9 +2,11 @@ package treasury
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -150,6 +152,24 @@ func TestTopUpOverX402(t *testing.T) {
 			t.Errorf("without a seller: got %v, want Denied", err)
 		}
 	})
+}
+
+// TestTopUpPayees checks that credits are bought only from a seller that is paid at one of
+// the addresses in the settings.
+func TestTopUpPayees(t *testing.T) {
+	t.Parallel()
+	b, ctx := newBuyer(t, sqldbtest.SQLite(t, sqlstore.Migrations())), t.Context()
+	b.cfg.TopupPayees = []string{"0x" + strings.Repeat("ab", 20)}
+	got, err := b.topUp(ctx, api.TopUp{ID: "one", Agent: "lucky", USD: 5})
+	if api.CodeOf(err) != api.Denied || !strings.Contains(fmt.Sprint(err), "is not an allowed payee") {
+		t.Errorf("another payee: got %+v, %v, want Denied", got, err)
+	}
+	b.has(t, 10*api.Cent, 12*api.Dollar, 0)
+	b.cfg.TopupPayees = append(b.cfg.TopupPayees, common.Address{0x70}.Hex())
+	if got, err := b.topUp(ctx, api.TopUp{ID: "two", Agent: "lucky", USD: 5}); err != nil {
+		t.Errorf("its payee: got %+v, %v", got, err)
+	}
+	b.has(t, 510*api.Cent, 7*api.Dollar, 1)
 }
 
 // TestSellerOfCreditsFails has a seller that fails before it names its price, and one that

@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,14 +30,15 @@ import (
 
 // Config holds the settings of the service.
 type Config struct {
-	Faucet     bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
-	Sweep      time.Duration `env:"sweep" help:"how often expired holds are released"`
-	Passphrase config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
-	TopupURL   string        `env:"topup_url" help:"address of the server that sells credits (GET /pay/{usd}/{address}), for agents that buy them with USDC; self: this treasury; empty: none are bought"`
-	TopupEvery time.Duration `env:"topup_every" help:"how often treasury looks for agents at a low tier whose wallets can buy credits, besides when a tier falls"`
-	ConwayURL  string        `env:"conway_url" help:"address of the Conway API, on whose account agents rent sandboxes and register domains, such as https://api.conway.tech; empty: these tools are refused"`
-	ConwayKey  config.Secret `env:"conway_key" help:"API key of the operator for the Conway API"`
-	ScryptN    int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
+	Faucet      bool          `env:"faucet" help:"accept deposits of the source faucet, which create credits; for development only"`
+	Sweep       time.Duration `env:"sweep" help:"how often expired holds are released"`
+	Passphrase  config.Secret `env:"keystore_passphrase" help:"passphrase of the wallets, the same on every replica; empty: a random one is created in the data folder, which then must not be lost"`
+	TopupURL    string        `env:"topup_url" help:"address of the server that sells credits (GET /pay/{usd}/{address}), for agents that buy them with USDC; self: this treasury; empty: none are bought"`
+	TopupPayees []string      `env:"topup_payees" help:"the only addresses that are paid for credits, such as those that the seller has published; empty: the one that the seller names. Not for self"`
+	TopupEvery  time.Duration `env:"topup_every" help:"how often treasury looks for agents at a low tier whose wallets can buy credits, besides when a tier falls"`
+	ConwayURL   string        `env:"conway_url" help:"address of the Conway API, on whose account agents rent sandboxes and register domains, such as https://api.conway.tech; empty: these tools are refused"`
+	ConwayKey   config.Secret `env:"conway_key" help:"API key of the operator for the Conway API"`
+	ScryptN     int           `env:"keystore_scrypt_n" help:"scrypt cost of new wallets, a power of two"`
 
 	SignerURL      config.Secret `env:"signer_url" help:"HTTP address of a remote signer that has the keys of the agents; empty: treasury has them, in its database, encrypted"`
 	SignerProtocol string        `env:"signer_protocol" help:"protocol of the remote signer: clef or web3signer"`
@@ -63,6 +66,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_TREASURY_KEYSTORE_SCRYPT_N is %d: use a power of two from 2 to 1048576, for example %d", c.ScryptN, wallet.LightN)
 	case !validTopupURL(c.TopupURL):
 		return fmt.Errorf("ANIMA_TREASURY_TOPUP_URL is %.80q: use an address such as https://treasury.example.com, or self", c.TopupURL)
+	case slices.ContainsFunc(c.TopupPayees, func(a string) bool { return !api.IsAddress(a) }):
+		return fmt.Errorf("ANIMA_TREASURY_TOPUP_PAYEES is %.200q: use a list of 0x and 40 hex digits each", strings.Join(c.TopupPayees, ","))
 	case c.TopupEvery < time.Second:
 		return fmt.Errorf("ANIMA_TREASURY_TOPUP_EVERY is %s: at least 1s is needed", c.TopupEvery)
 	case (c.ConwayURL == "") != (c.ConwayKey.Reveal() == ""):

@@ -8,8 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ethereum/go-ethereum/common"
-
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/safehttp"
@@ -23,8 +21,7 @@ type Options struct {
 	Money    Money
 	Signer   Signer
 	Chain    Chain
-	Networks x402.Networks    // the networks that are paid on, with their tokens
-	Payees   []common.Address // the only addresses that are paid; empty: any, within the limits of the ledger
+	Networks x402.Networks // the networks that are paid on, with their tokens
 	Outbound safehttp.Options
 	Own      http.RoundTripper // sends the requests that treasury makes for its own purpose; nil means as those of agents
 	Log      *slog.Logger
@@ -222,7 +219,7 @@ func (w *work) ask(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return true, w.fail(ctx, &api.Error{Code: api.Denied, Reason: api.ReasonOffer, Message: "the seller's price cannot be read: " + err.Error(), Next: "use another seller"})
 	}
-	terms, q, err := choose(challenges, w.o.Networks, cmp.Or(w.r.Max, api.MaxMicros), w.o.Payees)
+	terms, q, err := choose(challenges, w.o.Networks, cmp.Or(w.r.Max, api.MaxMicros), w.r.Payees)
 	if err != nil {
 		return true, w.fail(ctx, err)
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ethereum/go-ethereum/common"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
@@ -25,10 +27,11 @@ type Request struct {
 	URL     string
 	Header  map[string]string
 	Body    []byte
-	Max     api.Micros // most that may be paid; 0 means what the limits of the agent allow
-	Own     bool       // made by treasury for its own purpose: only Max limits it
-	Parent  string     // W3C traceparent
-	address string     // the host that is paid
+	Max     api.Micros       // most that may be paid; 0 means what the limits of the agent allow
+	Own     bool             // made by treasury for its own purpose: only Max and Payees limit it
+	Payees  []common.Address // the only addresses that are paid; empty: any, within the limits of the ledger
+	Parent  string           // W3C traceparent
+	address string           // the host that is paid
 }
 
 // maxRequestBody is the limit of the body of a request, in bytes.
