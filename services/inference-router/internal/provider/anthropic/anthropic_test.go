@@ -248,6 +248,26 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+// TestTemperature checks that a temperature above that of the protocol, which OpenAI's has,
+// is sent as the highest one.
+func TestTemperature(t *testing.T) {
+	t.Parallel()
+	p, got := observed(t, func(anthropictest.Request) (int, string) { return http.StatusOK, "" })
+	for asked, want := range map[float64]float64{0: 0, 0.7: 0.7, 1: 1, 1.3: 1, 2: 1} {
+		req := ask(2)
+		req.Temperature = &asked
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		if sent := (<-got).Temperature; sent == nil || *sent != want {
+			t.Errorf("temperature %g: got %v, want %g", asked, sent, want)
+		}
+		if *req.Temperature != asked {
+			t.Errorf("the temperature of the request became %g, want %g", *req.Temperature, asked)
+		}
+	}
+}
+
 // TestEffort checks that the effort is sent in the words of the protocol, and that a model
 // that refuses it is called without it, from then on at once.
 func TestEffort(t *testing.T) {

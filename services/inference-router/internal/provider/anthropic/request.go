@@ -16,6 +16,9 @@ import (
 // limit.
 const defaultMaxTokens = 4096
 
+// maxTemperature is the highest temperature of the protocol. OpenAI's goes up to 2.
+const maxTemperature = 1.0
+
 // The request of the Messages API, in the order of its fields that providers hash for
 // their cache: tools, system, messages.
 type (
@@ -99,6 +102,9 @@ func body(req provider.Request) ([]byte, error) {
 	out := request{Model: req.Model, MaxTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, TopK: req.TopK, Stop: req.Stop, Stream: true}
 	if out.MaxTokens <= 0 {
 		out.MaxTokens = defaultMaxTokens
+	}
+	if t := out.Temperature; t != nil && *t > maxTemperature {
+		out.Temperature = new(maxTemperature)
 	}
 	for _, t := range req.Tools {
 		schema := t.Schema
