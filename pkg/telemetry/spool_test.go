@@ -298,6 +298,42 @@ func TestAbandonedAfterItsEnd(t *testing.T) {
 	}
 }
 
+// TestPendingRootsAreLoggedOnce checks that roots that cannot be resolved are logged once,
+// whatever their number and the number of attempts.
+func TestPendingRootsAreLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var log lines
+	logger, err := telemetry.NewLogger(&log, telemetry.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := oteltest.Receiver(t)
+	p := start(t, open(t, telemetry.Options{Spool: t.TempDir(), Lookup: c.Lookup, Log: logger}), "loop")
+	for _, turn := range []string{"1", "2", "3"} {
+		traceID, rootID := telemetry.DeriveIDs("turn", turn)
+		_, root := telemetry.StartRoot(t.Context(), p.TracerProvider().Tracer("x"), turn, traceID, rootID, trace.WithAttributes(telemetry.TurnID.String(turn)))
+		telemetry.Ending(root, time.Now())
+		telemetry.Abandon(root)
+	}
+	ctx, cancel := context.WithCancel(deadline(t))
+	calls := 0
+	err = telemetry.Resolve(ctx, p.TracerProvider(), func(context.Context, string, time.Time) (bool, error) {
+		if calls++; calls <= 2 {
+			return false, errors.New("the store is unavailable")
+		}
+		if calls == 5 { // the third one of the third round
+			cancel()
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if n := log.count("root spans of turns not sent"); n != 1 {
+		t.Errorf("the outage was logged %d times, want once", n)
+	}
+}
+
 // BenchmarkSpan measures the cost of starting and ending a span, and of sending it to a
 // collector that discards it.
 func BenchmarkSpan(b *testing.B) {

@@ -107,6 +107,10 @@ func (e *Exporter) openSpool(ctx context.Context) []string {
 		e.log.WarnContext(ctx, "spans are kept in memory only: those not sent are lost if the process is killed", "folder", e.opts.Spool, "err", err)
 	}
 	e.spool = s
+	others, removed := removeOldest(others)
+	if removed > 0 {
+		e.log.WarnContext(ctx, "spans of exited processes are lost, because too many files wait for the collector", "folder", e.opts.Spool, "removed", removed, "kept", maxFiles)
+	}
 	return others
 }
 

@@ -3,8 +3,10 @@ package tracesdk
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +20,38 @@ func spoolFiles(dir string) []string {
 }
 
 const spoolSuffix = ".spans"
+
+// maxFiles is the number of files that are kept while the collector is away: 512 MiB.
+const maxFiles = 32
+
+// removeOldest removes the oldest files of exited processes if there are more than
+// maxFiles. It returns the others, the oldest first.
+func removeOldest(names []string) (kept []string, removed int) {
+	written := map[string]time.Time{}
+	for _, name := range names {
+		if st, err := os.Stat(name); err == nil { // otherwise another process has sent its spans
+			written[name] = st.ModTime()
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(written), func(a, b string) int { return written[a].Compare(written[b]) }) {
+		if removed < len(written)-maxFiles && removeExited(name) {
+			removed++
+			continue
+		}
+		kept = append(kept, name)
+	}
+	return kept, removed
+}
+
+// removeExited removes a file unless a process uses it.
+func removeExited(name string) bool {
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }() // nothing was written
+	return lockFile(f) == nil && os.Remove(name) == nil
+}
 
 // readOrphans reads the file of a crashed process. It returns nil if the file is in use,
 // is read by another process, or is not a spool. The file stays locked until its spans are

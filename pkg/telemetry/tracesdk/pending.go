@@ -71,17 +71,26 @@ func (e *Exporter) addPending(roots ...pendingRoot) {
 
 func (e *Exporter) resolve(ctx context.Context, ended func(context.Context, string, time.Time) (bool, error)) {
 	p := &e.pending
+	away := false // the last attempt has failed
 	for {
 		p.mu.Lock()
 		roots := p.roots
 		p.roots = nil
 		p.mu.Unlock()
 		var failed []pendingRoot
-		for _, r := range roots {
-			if err := e.decide(ctx, r, ended); err != nil {
-				e.log.WarnContext(ctx, "root span of a turn not sent, retrying", "turn", r.work, "err", err)
-				failed = append(failed, r)
+		for i, r := range roots {
+			err := e.decide(ctx, r, ended)
+			if err == nil {
+				away = false
+				continue
 			}
+			if !away && ctx.Err() == nil {
+				e.log.WarnContext(ctx, "root spans of turns not sent, retrying", "turn", r.work, "roots", len(roots)-i, "err", err)
+			}
+			// The others would probably fail, too. If only this one fails, it is the last of
+			// the next round.
+			away, failed = true, append(roots[i+1:], r)
+			break
 		}
 		p.mu.Lock()
 		p.roots = append(p.roots, failed...)
