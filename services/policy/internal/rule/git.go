@@ -63,18 +63,30 @@ func withoutTexts(args []word) []word {
 }
 
 // git refuses settings that run commands, and remotes if the sandbox has no network. It
-// judges the commands of git bisect run and git submodule foreach.
+// judges the commands of git bisect run and git submodule foreach, and those that are the
+// value of an option, as in git rebase --exec.
 func (s *script) git(args []word, stmt *syntax.Stmt) *Finding {
 	sub, rest := gitSub(args)
 	if len(rest) > 1 && (sub == "bisect" && rest[0].text == "run" || sub == "submodule" && rest[0].text == "foreach") {
 		return s.run(rest[1:], stmt)
 	}
+	for i := 0; i < len(rest); i++ {
+		option, values, last := takeOption(rest, i, s.tables.GitCommands[sub])
+		for _, v := range values {
+			if f := s.started("git "+sub+" "+option, v); f != nil {
+				return f
+			}
+		}
+		i = last
+	}
 	for i, a := range args {
-		key, value, _ := strings.Cut(fold(a.text), "=")
-		runs := strings.HasPrefix(key, "alias.") || slices.Contains([]string{
-			"core.pager", "core.editor", "core.sshcommand", "core.fsmonitor", "core.hookspath", "diff.external",
-		}, key)
-		if runs && (sub == "config" || i > 0 && args[i-1].text == "-c") || strings.HasPrefix(value, "!") {
+		text, attached := strings.CutPrefix(fold(a.text), "--config=") // of git clone
+		if !attached {
+			text, attached = strings.CutPrefix(text, "--config-env=")
+		}
+		key, value, _ := strings.Cut(text, "=")
+		set := attached || sub == "config" || i > 0 && slices.Contains([]string{"-c", "--config", "--config-env"}, args[i-1].text)
+		if set && s.gitRuns(key) || strings.HasPrefix(value, "!") || sub == "config" && strings.HasPrefix(text, "!") {
 			return forbid("git setting %s runs commands; run the command itself", key)
 		}
 	}
@@ -85,4 +97,15 @@ func (s *script) git(args []word, stmt *syntax.Stmt) *Finding {
 		return deny(NetworkDenied, "git %s needs the network and this agent's sandbox has none; ask the creator to grant it", sub)
 	}
 	return nil
+}
+
+// gitRuns reports whether the value of a git setting is a command, or a file with such
+// settings. The name of the setting is in lower case, and may have a part between two dots
+// that names a tool, a driver or a remote.
+func (s *script) gitRuns(key string) bool {
+	section, name, _ := strings.Cut(key, ".")
+	if section == "alias" && name != "" {
+		return true
+	}
+	return s.tables.GitSettings[section+"."+name[strings.LastIndexByte(name, '.')+1:]]
 }

@@ -143,6 +143,9 @@ func (s *script) node(n syntax.Node) *Finding {
 		if n.Name != nil && s.tables.preload[n.Name.Value] {
 			return forbid("%s loads code into every program; run the command without it", n.Name.Value)
 		}
+		if n.Name != nil && s.tables.CommandVars[n.Name.Value] && !n.Naked {
+			return s.commandVariable(n)
+		}
 	case *syntax.ExtGlob:
 		if strings.ContainsAny(n.Pattern.Value, "\"'`$\\;&<>#\n") { // the parser does not read it as a shell does
 			return unjudgeable("the pattern %s…) has quotes or expansions and is hard to read; write it without", n.Op)
@@ -156,6 +159,23 @@ func (s *script) node(n syntax.Node) *Finding {
 		}
 		if _, assigned := s.vars[n.Param.Value]; !assigned && secretVariable(n.Param.Value) {
 			return forbid("%s names a secret; use the tool that needs it instead", n.Param.Value)
+		}
+	}
+	return nil
+}
+
+// commandVariable judges the command that a variable has for other programs, such as the
+// editor of git.
+func (s *script) commandVariable(a *syntax.Assign) *Finding {
+	after := s.after
+	defer func() { s.after = after }()
+	values := s.patterns(a.Value, false)
+	if a.Append || a.Array != nil {
+		values = []string{unknown}
+	}
+	for _, v := range values {
+		if f := s.started(a.Name.Value, toWord(v)); f != nil {
+			return f
 		}
 	}
 	return nil

@@ -20,6 +20,14 @@ func (s *script) joined(name string, args []word) *Finding {
 	return s.program(strings.Join(texts, " "))
 }
 
+// started judges a command that another program gives to /bin/sh.
+func (s *script) started(name string, command word) *Finding {
+	outer := s.bash
+	s.bash = false
+	defer func() { s.bash = outer }()
+	return s.joined(name, []word{command})
+}
+
 // shellProgram judges a shell: its -c argument, its here-document, or the name of its
 // script.
 func (s *script) shellProgram(name string, args []word, stmt *syntax.Stmt) *Finding {
@@ -267,8 +275,14 @@ func (s *script) env(args []word, stmt *syntax.Stmt) *Finding {
 			s.dirs = s.after.ok
 		case option != "" || strings.HasPrefix(a, "-"):
 		case assignment(a):
-			if name, _, _ := strings.Cut(a, "="); s.tables.preload[name] {
+			name, value, _ := strings.Cut(a, "=")
+			if s.tables.preload[name] {
 				return forbid("%s loads code into every program; run the command without it", name)
+			}
+			if s.tables.CommandVars[name] {
+				if f := s.started(name, args[0].part(value)); f != nil {
+					return f
+				}
 			}
 		default:
 			return s.run(args, stmt)

@@ -28,6 +28,10 @@ type tables struct {
 	State      map[string]bool    `json:"state"` // tables of the agent's state
 	GitReads   map[string]bool    `json:"gitReads"`
 	GitCalls   map[string]bool    `json:"gitCalls"` // git subcommands that contact a remote
+	// GitCommands are subcommands of git, and their options with a command as their value.
+	GitCommands map[string]map[string]bool `json:"gitCommands"`
+	GitSettings map[string]bool            `json:"gitSettings"` // with a command as their value, without the part in the middle
+	CommandVars map[string]bool            `json:"commandVars"` // variables of the environment with a command as their value
 
 	preload map[string]bool
 	sql     *regexp.Regexp
@@ -129,7 +133,18 @@ func newTables() *tables {
 			knowledge_store`), // docs/reference/policy.md, State tables
 		GitReads: words(`status diff log show add commit blame grep ls-files ls-tree cat-file rev-parse describe shortlog`),
 		GitCalls: words(`push pull fetch ls-remote`),
-		preload:  words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),
+		GitCommands: map[string]map[string]bool{
+			"rebase": words("-x --exec"), "difftool": words("-x --extcmd"),
+			"clone": words("-u --upload-pack"), "fetch": words("--upload-pack"), "pull": words("--upload-pack"), "ls-remote": words("--upload-pack --exec"),
+			"push": words("--receive-pack --exec"), "archive": words("--exec"),
+			"filter-branch": words("--setup --env-filter --tree-filter --index-filter --parent-filter --msg-filter --commit-filter --tag-name-filter"),
+		},
+		GitSettings: words(`core.pager core.editor core.sshcommand core.fsmonitor core.hookspath core.askpass core.gitproxy core.alternaterefscommand
+			diff.external diff.textconv diff.command difftool.cmd filter.clean filter.smudge filter.process gpg.program include.path includeif.path
+			init.templatedir interactive.difffilter merge.driver mergetool.cmd remote.uploadpack remote.receivepack sequence.editor trailer.cmd
+			trailer.command uploadpack.packobjectshook`),
+		CommandVars: words(`GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_ASKPASS SSH_ASKPASS GIT_SSH EDITOR VISUAL PAGER`),
+		preload:     words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),
 		sql: regexp.MustCompile("(?i)\\b(drop\\s+(?:table|view|index|trigger|database|schema)|delete\\s+from|truncate(?:\\s+table)?|alter\\s+table|" +
 			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
 			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
