@@ -187,10 +187,16 @@ func next(a api.Agent) string {
 
 // tierChanged checks the balance of the agent if its tier changes to or from dead or critical; all
 // other changes of its state follow from runs. It reads the current balance, so a late
-// or repeated event is harmless.
+// or repeated event is harmless. Mail that is held for a budget is held again.
 func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
 	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
 		return nil
+	}
+	if m.To != api.TierDead && m.To != api.TierCritical { // the agent can pay for mail that it has not answered
+		now := h.now()
+		if err := h.store.ShortenHolds(ctx, m.Agent, now.UnixMicro(), now.Add(deathAfter).UnixMicro()); err != nil {
+			return err
+		}
 	}
 	err := h.checkBalance(ctx, m.Agent)
 	if api.CodeOf(err) == api.NotFound {

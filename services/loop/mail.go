@@ -185,7 +185,8 @@ func (h *handlers) moreMail(ctx context.Context, cmd api.Run) error {
 
 // pauseOf returns the time from the end of a run that has not answered its mail to the next
 // run for it. An agent that cannot pay is dead after an hour, and its mail is then held
-// until it is funded; the limits of an agent count an hour or more.
+// until it is funded; if it is funded before, [handlers.tierChanged] ends the pause. The
+// limits of an agent count an hour or more.
 func pauseOf(end engine.End) time.Duration {
 	switch reason := end.Reason; {
 	case reason == api.ReasonInsufficient, reason == api.ReasonLimit, api.OverLimit(reason):

@@ -58,7 +58,11 @@ func post(t *testing.T, inbox *mailbox) *handlers {
 	t.Cleanup(social.Close)
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() { done <- social.Serve(ctx, time.Second, func() { close(ready) }, bus.Reply(inbox.list)) }()
+	go func() {
+		done <- social.Serve(ctx, time.Second, func() { close(ready) }, bus.Reply(inbox.list), bus.Reply(func(_ context.Context, m api.GetBalance) (api.Balance, error) {
+			return api.Balance{Agent: m.Agent, Available: api.Dollar, Tier: api.TierNormal}, nil
+		}))
+	}()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil {
@@ -389,6 +393,36 @@ func TestUnansweredMail(t *testing.T) {
 	}
 	if got := senders(t, h, "ada"); len(got) != 2 || !strings.EqualFold(got[1], alice) {
 		t.Errorf("after 5 minutes runs wait for mail of %q, want that of %s, too", got, alice)
+	}
+}
+
+// TestHeldMailOfAFundedAgent tests that mail which an agent could not pay for starts a run
+// when the agent is funded, and mail over a budget of the day does not.
+func TestHeldMailOfAFundedAgent(t *testing.T) {
+	t.Parallel()
+	h := post(t, &mailbox{alice, bobby})
+	ctx, now := t.Context(), time.Now()
+	for sender, until := range map[string]time.Duration{alice: 59 * time.Minute, bobby: 20 * time.Hour} {
+		if err := h.store.HoldMail(ctx, "ada", sender, now.Add(until).UnixMicro()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		from, to api.Tier
+		want     int
+	}{
+		{api.TierNormal, api.TierCritical, 0},
+		{api.TierCritical, api.TierNormal, 1},
+	} {
+		if err := h.tierChanged(ctx, api.TierChanged{Agent: "ada", From: tt.from, To: tt.to}); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.freeMail(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if got := senders(t, h, "ada"); len(got) != tt.want || tt.want == 1 && !strings.EqualFold(got[0], alice) {
+			t.Errorf("from %s to %s: runs wait for mail of %q, want %d", tt.from, tt.to, got, tt.want)
+		}
 	}
 }
 

@@ -169,6 +169,13 @@ func (s *Store) IsMailHeld(ctx context.Context, agent, sender string, b MailBudg
 	return b.admit(sender, runs).Until > 0, err
 }
 
+// ShortenHolds ends the holds of an agent's mail now that would end until a time, both in
+// Unix microseconds.
+func (s *Store) ShortenHolds(ctx context.Context, agent string, now, until int64) error {
+	_, err := s.db.ExecContext(ctx, `update mail_held set until = $2 where agent = $1 and until > $2 and until <= $3`, agent, now, until)
+	return err
+}
+
 // HeldMail returns the senders whose mail to an agent is held.
 func (s *Store) HeldMail(ctx context.Context, agent string) ([]HeldMail, error) {
 	return sqldb.All(ctx, s.db, heldRow, `select agent, sender, until from mail_held where agent = $1 order by until, sender`, agent)
