@@ -108,7 +108,7 @@ func TestInterruptedDoctor(t *testing.T) {
 	}
 }
 
-// silent is an input that nobody writes to, such as a terminal.
+// silent is an input without data, such as a terminal.
 type silent struct {
 	reading chan struct{} // receives a value when it is read
 	over    chan struct{}

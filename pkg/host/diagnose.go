@@ -108,7 +108,7 @@ type diagnosis struct {
 
 // diagnose returns a handler that examines the services of the process whose database is
 // open, for one request at a time: an examination may read whole tables, and the ops port
-// asks nobody for a token.
+// requires no token.
 func diagnose(p Process, st *status) http.HandlerFunc {
 	turn := make(chan struct{}, 1)
 	return func(w http.ResponseWriter, r *http.Request) {
