@@ -159,7 +159,7 @@ func OpenStream[Delta, Resp any](ctx context.Context, b *Bus, req api.Message) (
 	ctx, span := b.tracer.Start(ctx, n.call, n.caller...) //nolint:spancheck // Close ends it
 	inject(ctx, msg.Header)
 	//nolint:spancheck // Close ends it
-	return &StreamReader[Delta, Resp]{call: &streamCall{bus: b, subject: s, msg: msg, span: span, gone: make(chan struct{})}}, nil
+	return &StreamReader[Delta, Resp]{call: &streamCall{bus: b, subject: s, msg: msg, span: span}}, nil
 }
 
 // Begin waits until a server has begun the request, or ctx ends. Next does so, too. An

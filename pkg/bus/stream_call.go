@@ -41,7 +41,7 @@ type streamCall struct {
 	control  string        // subject on which the reply is cancelled
 	complete bool          // no further message is expected
 	closed   bool
-	gone     chan struct{} // closed with closed
+	gone     chan struct{} // see left; nil until a call of it
 }
 
 // read returns the next message, and whether it is the answer, which is the last. It
@@ -76,7 +76,10 @@ func (r *streamCall) send(ctx context.Context) error {
 		return nil
 	}
 	cl := r.bus.use()
-	away := cl.awaitUp(ctx, r.gone) // not with the lock held: close needs it
+	var away error
+	if !cl.nc.IsConnected() {
+		away = cl.awaitUp(ctx, r.left()) // not with the lock held: close needs it
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -103,6 +106,20 @@ func (r *streamCall) send(ctx context.Context) error {
 		r.timeout = time.NewTimer(r.maxSilence)
 	}
 	return nil
+}
+
+// left returns a channel that is closed when the call is. Only a call without a connection
+// needs one.
+func (r *streamCall) left() <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone == nil {
+		r.gone = make(chan struct{})
+		if r.closed {
+			close(r.gone)
+		}
+	}
+	return r.gone
 }
 
 // receive waits for the next delta, answer or error; with begin also for a keep-alive.
@@ -195,7 +212,9 @@ func (r *streamCall) close() {
 		return
 	}
 	r.closed = true
-	close(r.gone)
+	if r.gone != nil {
+		close(r.gone)
+	}
 	if r.in != nil {
 		r.in.put(closing) // no further message comes
 	}

@@ -29,6 +29,13 @@ func TuneGC(lookup config.Lookup) {
 	}
 }
 
+// maxLimit is the memory limit, in bytes, that is assumed if there is a higher one or none.
+const maxLimit = 4 << 30
+
+// MemoryLimit returns the memory limit of the process in bytes, at most 4 GiB, for bounds
+// that are a part of it.
+func MemoryLimit() int64 { return min(debug.SetMemoryLimit(-1), maxLimit) }
+
 // garbage returns the values that [TuneGC] sets; 0 leaves a setting unchanged.
 func garbage(lookup config.Lookup, root fs.FS) (percent int, limit int64) {
 	if v, _ := lookup("GOGC"); v == "" {

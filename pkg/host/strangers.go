@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"runtime/debug"
 
 	"golang.org/x/sync/semaphore"
 
@@ -16,9 +15,6 @@ const (
 	// of requests of Public routes may have: one in this many. The copies that a handler
 	// makes of a body take about four times its size.
 	strangersShare = 16
-	// maxUnlimited is the memory limit, in bytes, that is assumed if there is a higher one
-	// or none.
-	maxUnlimited = 4 << 30
 	// maxAnnounced is the most bytes that count because a client announces them. No Public
 	// route takes more.
 	maxAnnounced = 1 << 20
@@ -28,7 +24,7 @@ const (
 // bytes. Anybody can send them, and can send them slowly: without a bound a few hundred
 // clients would end the process.
 func newStrangers() *semaphore.Weighted {
-	return semaphore.NewWeighted(min(debug.SetMemoryLimit(-1), maxUnlimited) / strangersShare)
+	return semaphore.NewWeighted(MemoryLimit() / strangersShare)
 }
 
 // occupied is what one request has of the bound. It is not safe for concurrent use.

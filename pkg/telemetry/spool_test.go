@@ -147,9 +147,7 @@ func TestKilledProcessLosesNoSpan(t *testing.T) {
 	if done.Resource["service.instance.id"] != "victim" || done.Resource["service.version"] != "1" {
 		t.Errorf("its resource: %v", done.Resource)
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
-		t.Errorf("files remain: %v", files)
-	}
+	isEmpty(t, dir)
 }
 
 // TestSpoolWaitsForTheCollector checks that unsent spans stay in the spool until a
@@ -203,9 +201,7 @@ func TestFullSpoolIsSent(t *testing.T) {
 	if err := e.Shutdown(deadline(t)); err != nil {
 		t.Error(err)
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
-		t.Errorf("files remain: %v", files)
-	}
+	isEmpty(t, dir)
 }
 
 // TestSpoolIsReadFileByFile checks that a process that cannot send has one file in memory,
@@ -225,6 +221,14 @@ func TestSpoolIsReadFileByFile(t *testing.T) {
 	c := oteltest.Receiver(t)
 	open(t, telemetry.Options{Spool: dir, Lookup: c.Lookup})
 	c.Wait(deadline(t), func(all []oteltest.Span) bool { return len(all) > 0 })
+}
+
+// isEmpty checks that no files remain in a folder.
+func isEmpty(t *testing.T, dir string) {
+	t.Helper()
+	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
+		t.Errorf("files remain: %v", files)
+	}
 }
 
 func TestSpoolInUnusableFolder(t *testing.T) {
@@ -266,9 +270,7 @@ func TestSpoolIsDamaged(t *testing.T) {
 	if err := e.Shutdown(deadline(t)); err != nil {
 		t.Error(err)
 	}
-	if files, _ := filepath.Glob(filepath.Join(dir, "*")); len(files) != 0 {
-		t.Errorf("files remain: %v", files)
-	}
+	isEmpty(t, dir)
 }
 
 // TestAbandonedAfterItsEnd abandons two roots after Ending: the one whose end is stored

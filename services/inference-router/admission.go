@@ -3,10 +3,10 @@ package router
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/admission"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
@@ -39,17 +39,13 @@ const requestShare = 8
 // the calls of agents.
 const httpShare = 2
 
-// maxUnlimited is the memory limit, in bytes, that is assumed if there is a higher one or
-// none.
-const maxUnlimited = 4 << 30
-
 // requestMemory returns the bound of the total size of requests in bytes: the setting, in
 // MiB, or by the process's memory limit if that is 0.
 func requestMemory(setting int) int64 {
 	if setting > 0 {
 		return int64(setting) << 20
 	}
-	return min(debug.SetMemoryLimit(-1), maxUnlimited) / requestShare
+	return host.MemoryLimit() / requestShare
 }
 
 // admit waits until the call may begin. The returned function must be called when the

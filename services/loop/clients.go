@@ -191,17 +191,9 @@ func (s clients) Claim(ctx context.Context, agent, run, from string) ([]api.Inbo
 }
 
 // Settle implements engine.Inbox.
-func (s clients) Settle(ctx context.Context, agent, run string) error {
+func (s clients) Settle(ctx context.Context, agent, run string, unanswered bool) error {
 	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
-		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run})
-		return err
-	})
-}
-
-// Release implements engine.Inbox.
-func (s clients) Release(ctx context.Context, agent, run string) error {
-	return failpoint.Do(ctx, failpoint.LoopInboxSettle, func(ctx context.Context) error {
-		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run, Unanswered: true})
+		_, err := bus.Call[api.InboxCount](ctx, s.bus, api.SettleInbox{Agent: agent, Run: run, Unanswered: unanswered})
 		return err
 	})
 }

@@ -45,7 +45,7 @@ func TestRemoveFolderInUse(t *testing.T) {
 // read-only, and that a link out of it is not followed.
 func TestRemoveReadOnlyFolder(t *testing.T) {
 	t.Parallel()
-	const nobody = 65534
+	const unprivileged = 65534
 	root := t.TempDir()
 	outside, folder := filepath.Join(root, "outside"), filepath.Join(root, "ada", "go", "pkg", "mod\xff")
 	for _, dir := range []string{outside, folder} {
@@ -64,7 +64,7 @@ func TestRemoveReadOnlyFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, dir := range []string{root, filepath.Join(root, "ada"), filepath.Join(root, "ada", "go"), filepath.Dir(folder), folder} {
-			if err := os.Chown(dir, nobody, nobody); err != nil {
+			if err := os.Chown(dir, unprivileged, unprivileged); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -78,7 +78,7 @@ func TestRemoveReadOnlyFolder(t *testing.T) {
 	go func() {
 		if os.Geteuid() == 0 {
 			runtime.LockOSThread() // the thread ends with the goroutine
-			if err := syscall.Setfsuid(nobody); err != nil {
+			if err := syscall.Setfsuid(unprivileged); err != nil {
 				removed <- err
 				return
 			}

@@ -45,47 +45,32 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 		key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), action: api.Allow, paid: map[string]int{}, prompt: map[string]string{},
 		gate: func(context.Context, string) {}, funds: func(context.Context) {},
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- b.Serve(ctx, time.Second, func() { close(ready) },
-			bus.Stream(p.complete), bus.Reply(p.evaluate), bus.Reply(p.listKeys), bus.Reply(p.approvePlan),
-			bus.Reply(func(_ context.Context, m api.OpenAccount) (api.Account, error) {
-				return api.Account{Agent: m.Agent, Address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}, nil
-			}),
-			bus.Reply(func(ctx context.Context, m api.GetBalance) (api.Balance, error) {
-				p.mu.Lock()
-				funds := p.funds
-				p.mu.Unlock()
-				funds(ctx)
-				return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
-			}),
-			bus.Reply(p.getSpent),
-			bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
-				return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
-			}),
-			bus.Reply(func(_ context.Context, m api.SetSchedule) (api.Schedule, error) {
-				p.set(func() { p.schedules = append(p.schedules, m) })
-				return api.Schedule{}, nil
-			}),
-			bus.Reply(func(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
-				return api.Alarm{Agent: m.Agent, At: m.At}, nil
-			}),
-			bus.Reply(func(context.Context, api.ClaimInbox) (api.Inbox, error) { return api.Inbox{}, nil }),
-			bus.Reply(func(context.Context, api.SettleInbox) (api.InboxCount, error) { return api.InboxCount{}, nil }),
-		)
-	}()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	loop.Serve(t, b,
+		bus.Stream(p.complete), bus.Reply(p.evaluate), bus.Reply(p.listKeys), bus.Reply(p.approvePlan),
+		bus.Reply(func(_ context.Context, m api.OpenAccount) (api.Account, error) {
+			return api.Account{Agent: m.Agent, Address: "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"}, nil
+		}),
+		bus.Reply(func(ctx context.Context, m api.GetBalance) (api.Balance, error) {
+			p.mu.Lock()
+			funds := p.funds
+			p.mu.Unlock()
+			funds(ctx)
+			return api.Balance{Agent: m.Agent, Available: 9 * api.Dollar, Tier: api.TierHigh}, nil
+		}),
+		bus.Reply(p.getSpent),
+		bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
+			return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
+		}),
+		bus.Reply(func(_ context.Context, m api.SetSchedule) (api.Schedule, error) {
+			p.set(func() { p.schedules = append(p.schedules, m) })
+			return api.Schedule{}, nil
+		}),
+		bus.Reply(func(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
+			return api.Alarm{Agent: m.Agent, At: m.At}, nil
+		}),
+		bus.Reply(func(context.Context, api.ClaimInbox) (api.Inbox, error) { return api.Inbox{}, nil }),
+		bus.Reply(func(context.Context, api.SettleInbox) (api.InboxCount, error) { return api.InboxCount{}, nil }),
+	)
 	return p
 }
 

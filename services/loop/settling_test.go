@@ -17,44 +17,29 @@ import (
 func routing(t *testing.T, settled <-chan error) clients {
 	t.Helper()
 	b := apptest.Bus(t)
-	ctx, cancel := context.WithCancel(t.Context())
 	funds := func(c api.Completion) api.Completion {
 		c.Funds = &api.Funds{Available: 7, Tier: api.TierCritical}
 		return c
 	}
-	ready, done := make(chan struct{}), make(chan error, 1)
-	go func() {
-		done <- b.Serve(ctx, time.Second, func() { close(ready) },
-			bus.Stream(func(_ context.Context, m api.Complete, send func(api.Delta) error) (api.Completion, error) {
-				c := api.Completion{Text: m.ID, Model: "m"}
-				if m.ID == "free" {
-					return c, send(api.Delta{Content: m.ID})
-				}
-				if err := send(api.Delta{Content: m.ID, Answer: &c}); err != nil {
-					return c, err
-				}
-				err := <-settled
-				return funds(c), err
-			}),
-			bus.Reply(func(_ context.Context, m api.Confirm) (api.Completion, error) {
-				if m.ID != "lost" || m.Agent != "lucky" {
-					return api.Completion{}, api.Errorf(api.NotFound, "confirmed %s of %s", m.ID, m.Agent)
-				}
-				return funds(api.Completion{Text: m.ID}), nil
-			}),
-		)
-	}()
-	select {
-	case <-ready:
-	case err := <-done:
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	serve(t, b,
+		bus.Stream(func(_ context.Context, m api.Complete, send func(api.Delta) error) (api.Completion, error) {
+			c := api.Completion{Text: m.ID, Model: "m"}
+			if m.ID == "free" {
+				return c, send(api.Delta{Content: m.ID})
+			}
+			if err := send(api.Delta{Content: m.ID, Answer: &c}); err != nil {
+				return c, err
+			}
+			err := <-settled
+			return funds(c), err
+		}),
+		bus.Reply(func(_ context.Context, m api.Confirm) (api.Completion, error) {
+			if m.ID != "lost" || m.Agent != "lucky" {
+				return api.Completion{}, api.Errorf(api.NotFound, "confirmed %s of %s", m.ID, m.Agent)
+			}
+			return funds(api.Completion{Text: m.ID}), nil
+		}),
+	)
 	return newClients(b, time.Now)
 }
 

@@ -215,10 +215,9 @@ type Policy interface {
 type Inbox interface {
 	// Claim assigns messages of one sender, or of all senders if from is "", to a run.
 	Claim(ctx context.Context, agent, run, from string) ([]api.InboxMessage, error)
-	Settle(ctx context.Context, agent, run string) error
-	// Release returns the messages of a run that has not answered them. Social bounds the
-	// number of runs that may claim a message.
-	Release(ctx context.Context, agent, run string) error
+	// Settle ends the claim of a run. If it has not answered its messages, others may claim
+	// them; social bounds the number of runs that may claim a message.
+	Settle(ctx context.Context, agent, run string, unanswered bool) error
 }
 
 // Queue gives access to the runs that are queued on a session behind the current run.

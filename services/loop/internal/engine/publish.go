@@ -66,11 +66,7 @@ func (e *Engine) finish(ctx context.Context, end End, last uint64) error {
 func (e *Engine) settleEnd(ctx context.Context, end End) error {
 	cmd := end.Run
 	if end.Input.Inbox > 0 {
-		settle := e.Inbox.Settle
-		if end.Unanswered {
-			settle = e.Inbox.Release
-		}
-		if err := settle(ctx, cmd.Agent, cmd.Run); err != nil {
+		if err := e.Inbox.Settle(ctx, cmd.Agent, cmd.Run, end.Unanswered); err != nil {
 			return err
 		}
 	}

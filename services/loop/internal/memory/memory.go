@@ -98,7 +98,7 @@ type Relation struct {
 // Outcome is the result of an attempt to store a fact.
 type Outcome string
 
-// The outcomes. See [Fact.MayReplace] for when a fact is refused.
+// The outcomes. See [MayChange] for when a fact is refused.
 const (
 	FactNew        Outcome = "new"
 	FactSame       Outcome = "same"       // the value is stored already; the fact was verified
@@ -169,10 +169,6 @@ type Store interface {
 // standing: a peer or an external origin never changes a memory of the agent, its creator
 // or heartbeat.
 func MayChange(by, standing api.Principal) bool { return ours(by) || !ours(standing) }
-
-// MayReplace reports whether a fact may replace one with origin standing, see
-// [MayChange].
-func (f Fact) MayReplace(standing api.Principal) bool { return MayChange(f.By, standing) }
 
 // TrustAfter returns the trust after r was noted, given the trust before. Only turns of
 // the agent, its creator or heartbeat may raise it, so a peer cannot raise its own.

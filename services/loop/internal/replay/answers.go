@@ -112,8 +112,7 @@ func (p *replayer) Conversation(context.Context, string, string, int) (engine.Co
 func (p *replayer) Drop(_ context.Context, end engine.End) (engine.End, error)      { return end, nil }
 func (p *replayer) Merge(context.Context, api.Run, []api.Run, int64) error          { return nil }
 func (p *replayer) Waits(context.Context, string) (bool, error)                     { return true, nil }
-func (p *replayer) Settle(context.Context, string, string) error                    { return nil }
-func (p *replayer) Release(context.Context, string, string) error                   { return nil }
+func (p *replayer) Settle(context.Context, string, string, bool) error              { return nil }
 func (p *replayer) SetAlarm(context.Context, api.SetAlarm) (a api.Alarm, err error) { return a, nil }
 func (p *replayer) Compact(context.Context, engine.Compaction) error                { return nil }
 func (p *replayer) Keep(context.Context, map[string]string) error                   { return nil }

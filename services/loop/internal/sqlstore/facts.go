@@ -45,7 +45,7 @@ func (s Memory) remember(ctx context.Context, tx *sqldb.Tx, agent string, f memo
 		return memory.FactSame, nil
 	case f.At < old.At:
 		return memory.FactSame, nil // a newer value is stored
-	case !expired && !f.MayReplace(old.By):
+	case !expired && !memory.MayChange(f.By, old.By):
 		return memory.FactRefused, claim(ctx, tx, agent, f, old)
 	}
 	was := "superseded"
@@ -114,7 +114,7 @@ func later(a, b int64) int64 {
 }
 
 // claim records in the history a value that may not replace the stored one (see
-// [memory.Fact.MayReplace]). The same value of the same turn is recorded once.
+// [memory.MayChange]). The same value of the same turn is recorded once.
 func claim(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, old standing) error {
 	known, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from semantic_history where agent = $1 and category = $2 and key = $3
 		and fate = 'refused' and turn = $4 and value = $5)`, agent, f.Category, f.Key, f.Turn, f.Value)

@@ -167,7 +167,7 @@ func approvalID(p *limits.Payment) string {
 }
 
 // covers reports whether a is the request for p. Its id is short, so that people can type
-// it; somebody who chooses amounts and payees could find two payments with one id.
+// it, and an agent that chooses amounts and payees could find two payments with one id.
 func (a *Approval) covers(p *limits.Payment) bool {
 	return a.Agent == p.Agent && a.Amount == p.Amount && a.Category == p.Category && a.Payee == p.Payee && a.Domain == p.Domain && a.Asset == p.Asset
 }

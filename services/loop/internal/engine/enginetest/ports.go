@@ -139,22 +139,18 @@ func (i *Inbox) Claim(ctx context.Context, _, run, from string) ([]api.InboxMess
 }
 
 // Settle implements engine.Inbox.
-func (i *Inbox) Settle(ctx context.Context, _, run string) error {
+func (i *Inbox) Settle(ctx context.Context, _, run string, unanswered bool) error {
 	return through(ctx, "settle", func() error {
-		i.settled.update(run, func(n int) int { return n + 1 })
-		return nil
-	})
-}
-
-// Release implements engine.Inbox.
-func (i *Inbox) Release(ctx context.Context, _, run string) error {
-	return through(ctx, "release", func() error {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		if i.claimer == run {
-			i.claimer = ""
+		ended := &i.settled
+		if unanswered {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			if i.claimer == run {
+				i.claimer = ""
+			}
+			ended = &i.released
 		}
-		i.released.update(run, func(n int) int { return n + 1 })
+		ended.update(run, func(n int) int { return n + 1 })
 		return nil
 	})
 }
