@@ -74,7 +74,7 @@ func TestCrashMutations(t *testing.T) {
 }
 
 // loseCommit crashes treasury during the second group that it writes for an agent, which
-// pays for its model call, after an answer was sent too early.
+// pays for its model call. An answer that was sent too early has then ended the run.
 func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 	t.Helper()
 	a, err := w.bear(ctx, "Mutant")
@@ -82,15 +82,20 @@ func (w *crashWorld) loseCommit(t testing.TB, ctx context.Context) []string {
 		t.Fatal(err)
 	}
 	p := w.proc("treasury")
-	p.arm(t, failpoint.TreasuryWrite.String()+":before:2:1s")
+	p.arm(t, failpoint.TreasuryWrite.String()+":before:2:4m")
 	if _, err := asked[api.Accepted](ctx, w.world, api.SendMessage{Agent: a.ID, ID: "mutant", Content: "hello"}); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case <-p.done:
-	case <-ctx.Done():
-		t.Fatal("treasury did not crash")
+	if !until(ctx, time.Minute, p.fired) {
+		t.Fatal("treasury did not write a second group")
 	}
+	if w.mutant != "" && !until(ctx, time.Minute, func() bool {
+		ends, err := w.named(ctx, a.Session, "loop_end")
+		return err == nil && len(ends) > 0
+	}) {
+		t.Fatal("the run did not end after the early answer")
+	}
+	p.end()
 	w.again(t, "treasury")
 	patience, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
