@@ -192,22 +192,17 @@ func (s *Store) Find(ctx context.Context, id string) (StoredCall, bool, error) {
 }
 
 // Lookup returns the stored call with an id; if there is none, it returns false and the
-// counts of the call's failed attempts. It takes one statement.
+// counts of the call's failed attempts. It takes one statement, and two for a stored call.
 func (s *Store) Lookup(ctx context.Context, id string) (StoredCall, bool, FailureCounts, error) {
-	var r row
 	var n FailureCounts
-	err := s.db.QueryRowContext(ctx, `select t.tries, t.paid, coalesce(c.id, ''), coalesce(c.agent, ''), coalesce(c.session_id, ''), coalesce(c.turn_id, ''),
-			coalesce(c.model, ''), coalesce(c.provider, ''), coalesce(c.input_tokens, 0), coalesce(c.output_tokens, 0), coalesce(c.cost, 0), coalesce(c.hold, ''),
-			coalesce(c.latency_ms, 0), coalesce(c.tier, ''), coalesce(c.task_type, ''), coalesce(c.trace, ''), coalesce(c.answer, ''), coalesce(c.created_at, 0),
-			coalesce(c.cached_tokens, 0), coalesce(c.cache_write_tokens, 0), coalesce(c.reasoning_tokens, 0), coalesce(c.estimated, 0), coalesce(c.request, '')
-		from (select cast(coalesce(sum(counts), 0) as bigint) as tries, cast(coalesce(sum(cost), 0) as bigint) as paid from failed_calls where call_id = $1) t
-		left join inference_costs c on c.id = $1`, id).
-		Scan(append([]any{&n.Call, &n.Cost}, r.columns()...)...)
-	if err != nil || r.Call.ID == "" {
+	var answered bool
+	err := s.db.QueryRowContext(ctx, `select cast(coalesce(sum(counts), 0) as bigint), cast(coalesce(sum(cost), 0) as bigint),
+		exists (select 1 from inference_costs where id = $1) from failed_calls where call_id = $1`, id).Scan(&n.Call, &n.Cost, &answered)
+	if err != nil || !answered { // most calls are new
 		return StoredCall{}, false, n, err
 	}
-	p, err := r.decode()
-	return p, err == nil, n, err
+	p, found, err := s.Find(ctx, id)
+	return p, found, n, err
 }
 
 // FindByHold returns the stored call that is paid from a hold, and false if there is

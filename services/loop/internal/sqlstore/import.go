@@ -71,7 +71,7 @@ func (s *Store) importing(ctx context.Context, tx *sqldb.Tx, in Import) (positio
 	err = tx.QueryRowContext(ctx, `select agent, turns, terminated_at from sessions where id = $1`+s.db.ForUpdate(), in.Session).Scan(&agent, &position, &terminated)
 	switch {
 	case errors.Is(err, sqldb.ErrNotFound) && in.New: // probably the agent does not exist
-		_, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, in.Agent))
+		_, err = s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, in.Agent))
 		return 0, 0, nil, err
 	case errors.Is(err, sqldb.ErrNotFound):
 		return 0, 0, nil, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "leave the session out for the first part of a transcript, which creates a session"}

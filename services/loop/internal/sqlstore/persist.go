@@ -104,12 +104,14 @@ const longestRun = 2 * time.Hour
 // turn that does not end the run as cancelled. session is the update of the session's row,
 // which count must follow: a transaction that cancels or terminates locks the row, too.
 func (s *Store) count(ctx context.Context, tx *sqldb.Tx, rec *engine.Record, begins bool, end *engine.End, session *sqldb.Row) func() error {
-	turns, cost := 1, int64(rec.Turn.Cost)
-	if begins { // the inserted row has them
-		turns, cost = 0, 0
+	const reason = `(select reason from cancels where run = $1)`
+	var row *sqldb.Row
+	if begins { // the inserted row has the sums of this turn, and no end
+		row = tx.QueueRow(ctx, `select `+reason, rec.Turn.Run)
+	} else {
+		row = tx.QueueRow(ctx, `update runs set turns = turns + 1, cost = cost + $2 where id = $1 and ending is null
+			returning `+reason, rec.Turn.Run, int64(rec.Turn.Cost))
 	}
-	row := tx.QueueRow(ctx, `update runs set turns = turns + $2, cost = cost + $3 where id = $1 and ending is null
-		returning (select reason from cancels where run = $1)`, rec.Turn.Run, turns, cost)
 	return func() error {
 		var terminated int64
 		var why string

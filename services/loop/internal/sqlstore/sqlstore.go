@@ -81,12 +81,12 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 		case err != nil:
 			return out, err
 		case old == source && deleted == 0:
-			out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
+			out.Agent, err = s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
 			return out, err
 		default:
 			if deleted != 0 {
 				c.Previous = api.StateDead
-				if err := restore(ctx, tx, id, at); err != nil {
+				if err := s.restore(ctx, tx, id, at); err != nil {
 					return out, err
 				}
 			}
@@ -94,7 +94,7 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 				state_seq = state_seq + 1, updated_at = $5, chosen_model = '', low_compute = 0 where id = $1`, id, d.Name, source, string(def), at)
 		}
 		out.Changed = true
-		if out.Agent, err = agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id)); err != nil {
+		if out.Agent, err = s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id)); err != nil {
 			return out, err
 		}
 		if c.Seq, err = sqldb.One[int64](ctx, tx, `select state_seq from agents where id = $1`, id); err != nil {
@@ -121,7 +121,7 @@ func (s *Store) SetAddress(ctx context.Context, id, address string, at int64) (b
 			return false, missing(err, noAgent(id))
 		}
 		tx.Queue(ctx, `update agents set address = $2, state_seq = state_seq + 1, updated_at = $3 where id = $1`, id, address, at)
-		a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
+		a, err := s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
 		if err != nil {
 			return false, err
 		}
@@ -140,12 +140,16 @@ func announce(ctx context.Context, tx *sqldb.Tx, c *api.AgentChanged) error {
 
 const agentColumns = `select id, name, address, definition, state, state_reason, sleep_until, turns, version, created_at, updated_at, main_session, mail_session, chosen_model, low_compute from agents where deleted_at = 0`
 
-func agentRow(r sqldb.Scanner) (api.Agent, error) {
+func (s *Store) agentRow(r sqldb.Scanner) (api.Agent, error) {
 	var a api.Agent
-	var d agent.Definition
-	err := r.Scan(&a.ID, &a.Name, &a.Address, sqldb.JSON(&d), &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail, &a.Chosen, &a.LowCompute)
+	var definition string
+	err := r.Scan(&a.ID, &a.Name, &a.Address, &definition, &a.State, &a.Reason, &a.SleepUntil, &a.Turns, &a.Version, &a.CreatedAt, &a.UpdatedAt, &a.Session, &a.Mail, &a.Chosen, &a.LowCompute)
 	if err != nil {
 		return a, missing(err, &api.Error{Code: api.NotFound, Message: "there is no such agent", Next: agentsNext})
+	}
+	d, err := s.definitions.decode(a.ID, definition)
+	if err != nil {
+		return a, err
 	}
 	a.Description, a.Creator, a.Model, a.Tools = d.Description, d.Creator, d.Model, d.Tools
 	a.Session, a.Mail = cmp.Or(a.Session, MainSession(a.ID)), cmp.Or(a.Mail, MailSession(a.ID))
@@ -169,12 +173,12 @@ const agentsNext = "anima agent list shows the ones there are; anima agent apply
 
 // Agent returns an agent. Errors: NotFound, also for one that was deleted.
 func (s *Store) Agent(ctx context.Context, id string) (api.Agent, error) {
-	return agentRow(s.db.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
+	return s.agentRow(s.db.QueryRowContext(ctx, agentColumns+` and id = $1`, id))
 }
 
 // Agents returns at most limit agents with ids greater than after, ordered by id.
 func (s *Store) Agents(ctx context.Context, after string, limit int) ([]api.Agent, error) {
-	return notNil(sqldb.All(ctx, s.db, agentRow, agentColumns+` and id > $1 order by id limit $2`, after, limit))
+	return notNil(sqldb.All(ctx, s.db, s.agentRow, agentColumns+` and id > $1 order by id limit $2`, after, limit))
 }
 
 // Definition returns the properties of an agent that a turn needs. Errors: NotFound, also

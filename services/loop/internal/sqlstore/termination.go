@@ -31,7 +31,7 @@ func (s *Store) Terminate(ctx context.Context, session, reason string, at int64)
 // replace creates a successor of a main session or a session for mail that ends. It does
 // nothing for other sessions.
 func (s *Store) replace(ctx context.Context, tx *sqldb.Tx, ends api.Session, at int64) error {
-	a, err := agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`+s.db.ForUpdate(), ends.Agent))
+	a, err := s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`+s.db.ForUpdate(), ends.Agent))
 	if err != nil {
 		return err
 	}
