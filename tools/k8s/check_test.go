@@ -303,6 +303,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "cloudnative-pg/postgresql:1.0@", "cloudnative-pg/postgresql@", "Cluster/postgres: the image ghcr.io/cloudnative-pg/postgresql@"},
 		{"prod", "priorityClassName: anima-state", "priorityClassName: anima-service", "they would evict it"},
 		{"prod", "- 127.0.0.1\n", "- 127.0.0.2\n", "Certificate/nats is not for 127.0.0.1"},
+		{"prod", "nodeTaintsPolicy: Honor", "nodeTaintsPolicy: Ignore", "Deployment/loop is spread over nodes that take none of its pods"},
 	} {
 		old := rendered[tt.overlay]
 		text := strings.ReplaceAll(old, tt.old, tt.broken)

@@ -87,6 +87,9 @@ func (m *manifests) checkWorkload(w workload) {
 		if !selects(c.LabelSelector, w) {
 			m.fault("%s spreads by a selector that does not select its pods", w.id)
 		}
+		if honors := c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor; c.WhenUnsatisfiable == corev1.DoNotSchedule && !honors {
+			m.fault("%s is spread over nodes that take none of its pods: replacements would be pending while a node is drained or has crashed: want nodeTaintsPolicy Honor", w.id)
+		}
 	}
 	if r := w.rolling; r != nil {
 		surge, err := amount(r.MaxSurge, "25%")
