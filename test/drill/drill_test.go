@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"encoding/xml"
 	"errors"
 	"os"
@@ -25,6 +26,24 @@ func failures(all []Check) (out []string) {
 		}
 	}
 	return out
+}
+
+// TestRestarts checks that a failed pod of a Job counts as a restart.
+func TestRestarts(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`{"phase": "Running", "containerStatuses": [{"restartCount": 2}, {"restartCount": 1}]}`: 3,
+		`{"phase": "Failed", "containerStatuses": [{"restartCount": 0}]}`:                       1,
+		`{"phase": "Succeeded", "containerStatuses": [{"restartCount": 0}]}`:                    0,
+	} {
+		var p pod
+		if err := json.Unmarshal([]byte(text), &p.Status); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.restarts(); got != want {
+			t.Errorf("%s: got %d restarts, want %d", text, got, want)
+		}
+	}
 }
 
 // TestJudgeSaysNo checks that the judge detects each kind of failure.

@@ -85,8 +85,13 @@ func (p pod) ready() bool {
 	return p.Metadata.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
+// restarts returns how often containers of the pod were restarted, and 1 more if the pod
+// has failed, because a Job starts another pod then.
 func (p pod) restarts() int {
 	n := 0
+	if p.Status.Phase == "Failed" {
+		n++
+	}
 	for _, c := range p.Status.ContainerStatuses {
 		n += c.RestartCount
 	}

@@ -238,6 +238,9 @@ func (m *manifests) keep(doc []byte, id, kind string) (err error) {
 		if v.Spec.TTLSecondsAfterFinished == nil || v.Spec.BackoffLimit == nil {
 			m.fault("%s does not set both backoffLimit and ttlSecondsAfterFinished", id)
 		}
+		if v.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
+			m.fault("%s counts the restarts of all its containers together, and deletes its pod and the log when it fails: want restartPolicy Never", id)
+		}
 	default:
 		if !slices.Contains(customKinds, kind) {
 			m.fault("%s %s has a kind for which there is no check", kind, id)

@@ -304,6 +304,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "priorityClassName: anima-state", "priorityClassName: anima-service", "they would evict it"},
 		{"prod", "- 127.0.0.1\n", "- 127.0.0.2\n", "Certificate/nats is not for 127.0.0.1"},
 		{"prod", "nodeTaintsPolicy: Honor", "nodeTaintsPolicy: Ignore", "Deployment/loop is spread over nodes that take none of its pods"},
+		{"prod", "restartPolicy: Never", "restartPolicy: OnFailure", "want restartPolicy Never"},
 	} {
 		old := rendered[tt.overlay]
 		text := strings.ReplaceAll(old, tt.old, tt.broken)
