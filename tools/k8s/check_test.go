@@ -157,7 +157,7 @@ var order = []string{
 }
 
 // either lists pairs of components that exclude each other.
-var either = [][2]string{{"postgres-cnpg", "postgres-external"}, {"autoscale-hpa", "autoscale-keda"}, {"secrets-external", "secrets-sops"}}
+var either = [][2]string{{"postgres-cnpg", "postgres-external"}, {"autoscale-hpa", "autoscale-keda"}, {"secrets-external", "secrets-sops"}, {"secrets-sops", "postgres-cnpg"}}
 
 // needs lists the components that another component requires.
 var needs = map[string][]string{"ingress-gateway-api/jaeger": {"ingress-gateway-api", "jaeger"}}
@@ -305,6 +305,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "- 127.0.0.1\n", "- 127.0.0.2\n", "Certificate/nats is not for 127.0.0.1"},
 		{"prod", "nodeTaintsPolicy: Honor", "nodeTaintsPolicy: Ignore", "Deployment/loop is spread over nodes that take none of its pods"},
 		{"prod", "restartPolicy: Never", "restartPolicy: OnFailure", "want restartPolicy Never"},
+		{"prod", "  dataFrom:\n", "  dataOf:\n", "Secret/postgres-loop has no password, so the role loop has no password"},
 	} {
 		old := rendered[tt.overlay]
 		text := strings.ReplaceAll(old, tt.old, tt.broken)

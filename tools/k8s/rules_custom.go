@@ -53,6 +53,7 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 			m.fault("%s: the image %s has no tag, from which the operator reads the version of Postgres: it would refuse the object", id, image)
 		}
 		m.checkStore(id, text(c.Object, "spec", "priorityClassName"))
+		m.checkRoles(id, c)
 	case "Pooler":
 		m.checkStore(id, text(c.Object, "spec", "template", "spec", "priorityClassName"))
 	case "Certificate":
@@ -86,6 +87,19 @@ func (m *manifests) checkCustom(c unstructured.Unstructured) {
 func (m *manifests) checkStore(id, priority string) {
 	if m.ids["PriorityClass/anima-service"] && priority != "anima-state" {
 		m.fault("%s has the priority %q, below that of the services: they would evict it", id, priority)
+	}
+}
+
+// checkRoles checks that the Secret of each role has the keys from which the operator sets
+// its password.
+func (m *manifests) checkRoles(id string, c unstructured.Unstructured) {
+	for _, role := range list(c.Object, "spec", "managed", "roles") {
+		secret := "Secret/" + text(role, "passwordSecret", "name")
+		for _, key := range []string{"username", "password"} {
+			if m.ids[secret] && !m.open[secret] && !slices.Contains(m.keys[secret], key) {
+				m.fault("%s: %s has no %s, so the role %s has no password", id, secret, key, text(role, "name"))
+			}
+		}
 	}
 }
 
