@@ -1,4 +1,5 @@
-# Every target is run from the root and needs only Go, git and make.
+# Every target is run from the root and needs only Go, git and make, unless its help names
+# more. The target postgres installs the server of PostgreSQL for those that need it.
 SHELL   := /bin/bash
 MODULES := $(shell go list -m -f '{{.Dir}}')
 BIN     := $(CURDIR)/.bin
@@ -77,7 +78,7 @@ memory: ## Make 10^6 model calls and compare the memory of the router with that 
 overspend: postgres ## Spend the balance of one agent with up to 256 callers, and with a killed replica of the router (CALLS=…)
 	set -o pipefail; ANIMA_OVERSPEND_CALLS=$(or $(CALLS),8) $(PG) go test -count=1 -timeout 30m -v -run '^TestOverspend' ./e2e | grep -v level=
 
-histories: ## Run 10,000 random histories of the ledger beside a model, on SQLite and PostgreSQL (HISTORIES=10000)
+histories: postgres ## Run 10,000 random histories of the ledger beside a model, on SQLite and PostgreSQL (HISTORIES=10000)
 	$(PG) go test -count=1 -timeout 60m -v -run '^TestHistories$$' ./services/treasury/internal/sqlstore -rapid.checks=$(or $(HISTORIES),10000)
 
 operations: postgres ## Make 3,000 random operations of creators on three agents, twice: without kills, and with 60 kills of processes (OPERATIONS=… KILLS=… SEED=…)
@@ -119,7 +120,7 @@ mutate: postgres ## Change safety code, one place at a time, and list the change
 trace-faults: ## Stop services and NATS during 1,000 turns and check every trace, in a real Jaeger (TURNS=…)
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
-interop: ## Test the HTTP surfaces with the official clients for Go and Node, and x402 with the official packages (needs node and npm)
+interop: postgres ## Test the HTTP surfaces with the official clients for Go and Node, and x402 with the official packages (needs node and npm)
 	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^(TestSurfaces|TestNodeClients)$$' ./services/inference-router | grep -v level=
 	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^TestX402Interop$$' ./services/treasury | grep -v level=
 
@@ -127,7 +128,7 @@ interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/p
 	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'OLLAMA is not set: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
 	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
 
-bench: ## Print the figures of docs/bench.md
+bench: postgres ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
 bench-gateway: ## Print the processor time of a model call over HTTP beside proxies that only forward (ROUNDS=8)

@@ -3,7 +3,7 @@
 # because machines differ.
 set -euo pipefail
 uname -srm; go version; nproc | sed 's/$/ processors/'
-(cd pkg && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./bus)
+(cd pkg && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./bus ./sqldb)
 (cd services/policy && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
 (cd services/loop && go test -run '^$' -bench Recall -benchtime 200x ./internal/sqlstore)
 (cd services/treasury && go test -run '^$' -bench . -benchtime "${BENCHTIME:-1s}" ./...)
