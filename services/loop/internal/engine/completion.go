@@ -30,10 +30,14 @@ func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) 
 	if api.ReasonOf(err) == api.ReasonInsufficient && e.Topups != nil && e.Topups.TopUp(ctx, s.agent.ID) {
 		c, settling, err = e.requestCompletion(ctx, s, ev, id, m)
 	}
-	if api.ReasonOf(err) == api.ReasonTooLong && m.smaller() {
-		// The router chose a model with a smaller window, or its token count differs.
+	if tooLarge(err) && m.smaller() {
+		// The router chose a model with a smaller window, its token count differs, or a call
+		// with this prompt may cost more than the tier may spend on one.
+		refused := err
 		if err = m.fit(ctx, e, s, id); err == nil {
 			c, settling, err = e.requestCompletion(ctx, s, ev, id, m)
+		} else if api.ReasonOf(err) == api.ReasonOverflow && api.CodeOf(refused) == api.Denied {
+			err = refused // which passes when the agent is funded
 		}
 	}
 	if api.ReasonOf(err) == api.ReasonRefused {
@@ -61,6 +65,12 @@ func (e *Engine) callModel(ctx context.Context, s *state, ev Events, id string) 
 		s.completion, s.ahead = nil, nil
 	}
 	return err
+}
+
+// tooLarge reports whether the router refused a prompt that it may accept when it is smaller:
+// by the windows of the models, or by the ceiling on the cost of a call.
+func tooLarge(err error) bool {
+	return api.ReasonOf(err) == api.ReasonTooLong || api.ReasonOf(err) == api.ReasonLimit && api.CodeOf(err) == api.Denied
 }
 
 // requestCompletion publishes the event thinking and calls the model.

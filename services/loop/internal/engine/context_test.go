@@ -309,30 +309,41 @@ func checkPromptsThatWere(t *testing.T, w *enginetest.World) {
 	}
 }
 
-// TestTooLong tests that a refused prompt is reduced and sent again, and that a second
-// refusal ends the run.
-func TestTooLong(t *testing.T) {
+// TestTooLarge tests that a prompt that the router refuses, by the window of the model or by
+// the ceiling of the tier, is reduced and sent again, and that a second refusal ends the run.
+func TestTooLarge(t *testing.T) {
 	t.Parallel()
-	w := long(100_000, 3_000)
-	runs(t, w, 1, 10)
-	script := w.Router.Script
-	refused, limit := 0, 20_000
-	w.Router.Script = func(req api.Complete) (api.Completion, error) {
-		if len(fmt.Sprint(req.Messages)) > limit {
-			refused++
-			return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "it does not fit"}
-		}
-		return script(req)
+	for name, tt := range map[string]struct {
+		refusal api.Error
+		end     string
+	}{
+		"window":  {api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "it does not fit"}, api.ReasonOverflow},
+		"ceiling": {api.Error{Code: api.Denied, Reason: api.ReasonLimit, Message: "it may cost more than the tier may spend"}, api.ReasonLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := long(100_000, 3_000)
+			runs(t, w, 1, 10)
+			script := w.Router.Script
+			refused, limit := 0, 20_000
+			w.Router.Script = func(req api.Complete) (api.Completion, error) {
+				if len(fmt.Sprint(req.Messages)) > limit {
+					refused++
+					return api.Completion{}, &tt.refusal
+				}
+				return script(req)
+			}
+			w.Models = models{{ID: "m", Usable: true, ContextWindow: 100_000}, {ID: "s", Usable: true, ContextWindow: 9_000}}
+			if _, end := run(t, w, nthRun(11)); !end.Success || refused == 0 {
+				t.Errorf("ended %+v after %d refusals", end, refused)
+			}
+			limit = 0
+			if _, end := run(t, w, nthRun(12)); end.Success || end.Reason != tt.end {
+				t.Errorf("refused twice the run ended %+v, want the reason %s", end, tt.end)
+			}
+			checkPromptsThatWere(t, w)
+		})
 	}
-	w.Models = models{{ID: "m", Usable: true, ContextWindow: 100_000}, {ID: "s", Usable: true, ContextWindow: 9_000}}
-	if _, end := run(t, w, nthRun(11)); !end.Success || refused == 0 {
-		t.Errorf("ended %+v after %d refusals", end, refused)
-	}
-	limit = 0
-	if _, end := run(t, w, nthRun(12)); end.Success || end.Reason != api.ReasonOverflow {
-		t.Errorf("refused twice the run ended %+v", end)
-	}
-	checkPromptsThatWere(t, w)
 }
 
 type models []api.Model
