@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -144,6 +145,57 @@ func TestOpenBreakerGoesOn(t *testing.T) {
 	}
 	if a, b := one.calls.Load(), two.calls.Load(); a != health.MaxFailures || b != 10 {
 		t.Errorf("%d attempts at the provider that fails and %d at the other, want %d and 10", a, b, health.MaxFailures)
+	}
+}
+
+// TestExplanationHasPauses checks that an explanation passes over a model that calls pass
+// over, because its breaker is open or its provider asks to wait, and says why; and that it
+// chooses none if calls are refused.
+func TestExplanationHasPauses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		calls, status int
+		after         string
+		why           string
+	}{
+		"breaker": {health.MaxFailures, 503, "", "provider openai answered with status 503; not called for another "},
+		"wait":    {1, 429, "40", "provider openai answered with status 429; not called for another "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			one := answering(t, func(_ int64, out raw, _ *http.Request) {
+				if c.after != "" {
+					out.w.Header().Set("Retry-After", c.after)
+				}
+				out.fail(c.status, "down")
+			})
+			two := answeringFor(t, `{"id":"other"}`, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("fine"), chunkStop, chunkDone) })
+			env := map[string]string{
+				"OPENAI_BASE_URL": one.url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=0/0/128000", "ANIMA_INFERENCE_ROUTER_ATTEMPTS": "1",
+			}
+			alone := apptest.Start(t, apptest.Options{Env: maps.Clone(env)}, router.Service)
+			env["OLLAMA_HOST"] = strings.TrimSuffix(two.url, "/v1")
+			both := apptest.Start(t, apptest.Options{Env: env}, router.Service)
+			for w, chosen := range map[*apptest.World]string{alone: "", both: "other"} {
+				before := answerTo[api.Route](t, w.Bus, api.ExplainRoute{Tier: api.TierNormal, Model: "m"})
+				if before.Chosen != "m" {
+					t.Errorf("before the failures: got %+v, want m", before)
+				}
+				for i := range c.calls {
+					if answer, _, err := ask(t, w.Bus, request(fmt.Sprintf("pause-%d", i), "hello")); err == nil {
+						t.Fatalf("got %+v of a provider that fails", answer)
+					}
+				}
+				answer, _, err := ask(t, w.Bus, request("pause", "hello"))
+				if (err == nil) != (chosen != "") || answer.Model != chosen {
+					t.Fatalf("got %+v, %v; want an answer of %q", answer, err, chosen)
+				}
+				after := answerTo[api.Route](t, w.Bus, api.ExplainRoute{Tier: api.TierNormal, Model: "m"})
+				if m := after.Candidates[0]; after.Chosen != chosen || m.Model != "m" || m.Usable || !strings.HasPrefix(m.Why, c.why) {
+					t.Errorf("after the failures: got %+v, want %q and %q of m", after, chosen, c.why)
+				}
+			}
+		})
 	}
 }
 

@@ -5,10 +5,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 
+	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
 )
@@ -24,8 +26,8 @@ func (h *handlers) route(ctx context.Context, q model.Query, route *model.Route)
 	}
 }
 
-// explainRoute answers with the selection for a call that is not made. It does not read the
-// lists of models again.
+// explainRoute answers with the selection for a call that is not made, and with the pauses of
+// models. It does not read the lists of models again.
 func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Route, error) {
 	q := model.Query{
 		Tier: m.Tier, Task: cmp.Or(m.Task, api.TaskTurn), Model: m.Model, Prompt: max(0, m.PromptTokens-m.ToolTokens), Tools: m.ToolTokens, Images: m.Images,
@@ -51,7 +53,38 @@ func (h *handlers) explainRoute(ctx context.Context, m api.ExplainRoute) (api.Ro
 	}
 	var route model.Route
 	h.models.Registry().Select(h.matrix.load(), q, &route)
+	h.pause(&route)
 	return explained(&route), nil
+}
+
+// pause marks the usable candidates that a call would pass over now because of earlier
+// attempts: their breaker is open, or their provider asked all callers to wait longer than
+// another candidate, or than a call waits. It is for explanations; a call decides it before
+// each attempt, see [callState.next].
+func (h *handlers) pause(route *model.Route) {
+	now, soonest := h.now(), maxWait
+	waits := func(c *model.Candidate) (r health.Route, blocked, wait time.Duration) {
+		r = health.Route{Provider: c.Model.Provider, Model: c.ID}
+		s := h.health.State(r)
+		return r, s.Blocked(now), max(0, s.NotBefore.Sub(now))
+	}
+	for i := range route.Candidates {
+		if c := &route.Candidates[i]; c.Reason == model.Usable {
+			if _, blocked, wait := waits(c); blocked == 0 {
+				soonest = min(soonest, wait)
+			}
+		}
+	}
+	for i := range route.Candidates {
+		c := &route.Candidates[i]
+		if c.Reason != model.Usable {
+			continue
+		}
+		if r, blocked, wait := waits(c); blocked > 0 || wait > soonest {
+			c.Reason = model.Paused
+			c.Pause = fmt.Sprintf("%s; not called for another %s", cmp.Or(h.health.cause(r), "provider "+r.Provider+" failed"), max(time.Second, max(blocked, wait).Round(time.Second)))
+		}
+	}
 }
 
 func explained(route *model.Route) api.Route {

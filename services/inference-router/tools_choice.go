@@ -41,7 +41,7 @@ func (h *handlers) toolSwitch(ctx context.Context, c executor.Call) (string, err
 	if err != nil {
 		return "", err
 	}
-	return "From your next model call on: " + used(route), nil
+	return "From your next model call on: " + h.used(route), nil
 }
 
 // toolLowCompute limits the agent to the tier low_compute and to short prompts, and makes the
@@ -69,7 +69,7 @@ func (h *handlers) toolLowCompute(ctx context.Context, c executor.Call) (string,
 	if _, err := bus.Call[api.Agent](ctx, h.bus, choice); err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("Low compute from your next model call on: %s; prompts of at most %d tokens. switch_model with %q ends it.", used(route), api.LowComputeWindow, defaultModel), nil
+	return fmt.Sprintf("Low compute from your next model call on: %s; prompts of at most %d tokens. switch_model with %q ends it.", h.used(route), api.LowComputeWindow, defaultModel), nil
 }
 
 // checkChoice returns an error for a model that cannot be called, whatever the agent's
@@ -115,7 +115,8 @@ func (h *handlers) usualRoute(ctx context.Context, agent, preferred string, low 
 }
 
 // used says which model of a route is called, and why the preferred one is not.
-func used(route *model.Route) string {
+func (h *handlers) used(route *model.Route) string {
+	h.pause(route)
 	for i := range route.Candidates {
 		c := &route.Candidates[i]
 		if c.Reason != model.Usable {

@@ -24,6 +24,7 @@ const (
 	Unserved                    // it is not free, and the matrix does not serve the tier and task; or the matrix has no such task
 	OverCeiling                 // the call can cost more than the ceiling of the cell
 	OverBudget                  // the call can cost more than the available credits
+	Paused                      // earlier attempts failed; see [Candidate.Pause]
 )
 
 // Candidate is a model that was considered for a call.
@@ -38,6 +39,9 @@ type Candidate struct {
 	Fewer bool
 	// Without says that the call is made without the tools of the prompt.
 	Without bool
+	// Pause is why it is not called for a time. [Registry.Select] knows of no pauses: who
+	// explains a call sets it.
+	Pause string
 
 	ofCell bool // it is in the cell of the matrix
 }
@@ -71,6 +75,8 @@ func (r *Route) Why(c *Candidate) string {
 		return fmt.Sprintf("a call may cost %s, more than the ceiling of %s", api.Micros(c.Most), api.Micros(r.Ceiling))
 	case OverBudget:
 		return fmt.Sprintf("a call may cost %s, more than the available %s", api.Micros(c.Most), api.Micros(r.Budget))
+	case Paused:
+		return c.Pause
 	}
 	return ""
 }
