@@ -52,7 +52,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	hold := ""
 	if m.most > 0 {
 		if hold, err = m.reserve(ctx, c); err != nil {
-			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
+			m.returnRate()
 			if e, ok := errors.AsType[*answeredError](err); ok {
 				c.answered = true
 				answer, err = m.h.answer(ctx, m.req, e.stored, c.out.answer)
@@ -61,6 +61,7 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 		}
 		defer m.h.working.end(hold)
 	}
+	c.countCall(m)
 	a := m.attempt(c, hold)
 	if delay, ok := m.hedgeAfter(ctx, c); ok {
 		a = m.race(ctx, c, a, delay)

@@ -202,7 +202,7 @@ func (c *callState) tryCandidates(ctx context.Context) (api.Completion, error) {
 			continue
 		}
 		if !m.begin(ctx) {
-			m.h.rates.Correct(m.provider.Name(), m.tokens, 0)
+			m.returnRate()
 			continue // its breaker has opened, or the provider asks all callers to wait longer
 		}
 		answer, of, err := m.run(ctx, c)

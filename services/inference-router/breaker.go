@@ -64,17 +64,13 @@ func (m *candidate) pause() *api.Error {
 	}
 }
 
-// spend counts the next attempt on a candidate for the budget of retries of its provider.
-// It returns false if the attempt is a retry and the budget is used up. Then no model of
+// spend takes the next attempt on a candidate from the budget of retries of its provider. It
+// returns false if the attempt is a retry and the budget is used up. Then no model of
 // the provider is called any more for this request.
 func (c *callState) spend(m *candidate) bool {
 	name := m.provider.Name()
 	if m.paid {
 		return true
-	}
-	if !slices.Contains(c.budgets.called, name) {
-		c.budgets.called = append(c.budgets.called, name)
-		c.h.health.Call(name)
 	}
 	if slices.Contains(c.budgets.failing, name) && !c.h.health.Retry(name) {
 		c.budgets.denied = true
@@ -85,6 +81,15 @@ func (c *callState) spend(m *candidate) bool {
 	}
 	m.paid = true
 	return true
+}
+
+// countCall counts the first attempt of the request at a provider, when its hold is made: a
+// call that treasury refuses pays for no retries.
+func (c *callState) countCall(m *candidate) {
+	if name := m.provider.Name(); !slices.Contains(c.budgets.called, name) {
+		c.budgets.called = append(c.budgets.called, name)
+		c.h.health.Call(name)
+	}
 }
 
 // unavailable returns the error of a call that was not tried further because of breakers

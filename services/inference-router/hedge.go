@@ -212,7 +212,7 @@ func (m *candidate) hedge(ctx context.Context, c *callState, first *attempt) *at
 	}
 	if !ok {
 		s.skip()
-		m.h.rates.Correct(s.provider.Name(), s.tokens, 0)
+		s.returnRate()
 		return nil
 	}
 	outcome = "made"

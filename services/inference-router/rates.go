@@ -13,6 +13,9 @@ func (m *candidate) takeRate() time.Duration {
 	return m.h.rates.Take(m.provider.Name(), m.tokens, m.h.now())
 }
 
+// returnRate gives back what takeRate took, for a call that is not made.
+func (m *candidate) returnRate() { m.h.rates.Return(m.provider.Name(), m.tokens) }
+
 // limitRate delays the models of the provider of m, so that another provider is called
 // first. It is no failed attempt: the provider was not called.
 func (c *callState) limitRate(m *candidate, wait time.Duration) {

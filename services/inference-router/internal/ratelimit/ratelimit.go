@@ -98,6 +98,16 @@ func (l *Limiter) Correct(provider string, taken, used int64) {
 	}
 }
 
+// Return gives back what a call took that was not made.
+func (l *Limiter) Return(provider string, tokens int64) {
+	if b := l.providers[provider]; b != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.requests.take(-1)
+		b.tokens.take(-tokens)
+	}
+}
+
 // bucket holds at most the rate of a minute and is filled evenly.
 type bucket struct {
 	rate  int64     // a minute; 0: no limit
@@ -132,7 +142,7 @@ func (b *bucket) wait(n int64) time.Duration {
 	return time.Duration((missing+b.rate-1)/b.rate) * time.Microsecond
 }
 
-// take takes n. The bucket owes at most the rate of a minute.
+// take takes n, or gives back -n. The bucket owes at most the rate of a minute.
 func (b *bucket) take(n int64) {
 	n = max(min(n, 2*b.rate), -2*b.rate)
 	b.level = min(max(b.level-n*parts, -b.rate*parts), b.rate*parts)

@@ -53,6 +53,23 @@ func TestCorrect(t *testing.T) {
 	}
 }
 
+// TestReturn checks that a call that was not made leaves its request and its tokens.
+func TestReturn(t *testing.T) {
+	t.Parallel()
+	l := ratelimit.New(map[string]ratelimit.Rates{"p": {Requests: 1, Tokens: 600}})
+	for range 3 {
+		if wait := l.Take("p", 600, start); wait != 0 {
+			t.Fatalf("got a wait of %s, want none", wait)
+		}
+		l.Return("p", 600)
+	}
+	l.Return("p", 600) // a bucket does not get more than it holds
+	if first, second := l.Take("p", 600, start), l.Take("p", 1, start); first != 0 || second == 0 {
+		t.Errorf("got waits of %s and %s, want one for the second call", first, second)
+	}
+	l.Return("other", 1)
+}
+
 // TestRate checks for random calls that no minute has more requests and tokens than twice
 // the rate, a full bucket and a minute's, that a wait is as long as it says, and that a
 // call is possible after it.
