@@ -40,17 +40,17 @@ func cheaper(class string) string {
 
 // addClass considers the models of a class that are registered. An agent with little money
 // gets those of the next cheaper class, and the others after them.
-func (r *Route) addClass(registry *Registry, class string, q *Query) {
+func (r *Route) addClass(registry *Registry, class string, cell *api.Cell, q *Query) {
 	if q.Tier.LowCompute() == q.Tier {
-		r.addAll(registry, cheaper(class), q)
+		r.addAll(registry, cheaper(class), cell, q)
 	}
-	r.addAll(registry, class, q)
+	r.addAll(registry, class, cell, q)
 }
 
-func (r *Route) addAll(registry *Registry, class string, q *Query) {
+func (r *Route) addAll(registry *Registry, class string, cell *api.Cell, q *Query) {
 	for _, id := range classes[class] {
 		if m := registry.find(id); m != nil {
-			r.add(m, false, q)
+			r.add(m, registry.has(cell, m), q)
 		}
 	}
 }

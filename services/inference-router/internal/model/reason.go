@@ -13,7 +13,7 @@ type Reason uint8
 // The reasons.
 const (
 	Usable        Reason = iota // the candidate can be called
-	Unregistered                // no model has the requested id
+	Unregistered                // no model has the id that the call or the matrix names
 	Unlisted                    // its provider does not serve it, see [Model.Absent]
 	NotConfigured               // its provider is not configured
 	Unpriced                    // its price is unknown, which is not free

@@ -55,7 +55,7 @@ func (r *Route) Usable() bool {
 // the models of the cell of the matrix, then fallbacks in order of registration. Each has
 // the reason why it cannot be called, or [Usable]. The requested model is found as by
 // Registry.find. The models of the cell have no minimum tier: a critical agent uses
-// gpt-5-mini. A model of the cell that no provider has is not a candidate.
+// gpt-5-mini, also if it is requested or in the requested class.
 //
 // If no candidate is usable, those that are refused only by the window or the ceiling get
 // a lower output limit, at least minOutput tokens. If that does not suffice, models without
@@ -70,10 +70,10 @@ func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
 	route.Served, route.MaxTokens, route.Ceiling, route.Budget = len(cell.Models) > 0, cell.MaxTokens, int64(cell.Ceiling), q.Budget
 	route.Candidates = route.first[:0]
 	if IsClass(q.Model) {
-		route.addClass(r, q.Model, &q)
+		route.addClass(r, q.Model, &cell, &q)
 	} else if q.Model != "" {
 		if m := r.find(q.Model); m != nil {
-			route.add(m, slices.Contains(cell.Models, q.Model) || slices.Contains(cell.Models, m.ID), &q)
+			route.add(m, r.has(&cell, m), &q)
 		} else {
 			route.Candidates = append(route.Candidates, Candidate{ID: q.Model, Reason: Unregistered})
 		}
@@ -81,6 +81,8 @@ func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
 	for _, id := range cell.Models {
 		if m := r.find(id); m != nil {
 			route.add(m, true, &q)
+		} else if id != q.Model { // which is a candidate already
+			route.Candidates = append(route.Candidates, Candidate{ID: id, Reason: Unregistered})
 		}
 	}
 	for _, at := range r.fallbacks {
@@ -97,6 +99,11 @@ func (r *Registry) Select(matrix Matrix, q Query, route *Route) {
 			return
 		}
 	}
+}
+
+// has reports whether a model is one of a cell of the matrix.
+func (r *Registry) has(cell *api.Cell, m *Model) bool {
+	return slices.ContainsFunc(cell.Models, func(id string) bool { return r.find(id) == m })
 }
 
 // add considers a model, unless it was considered before. ofCell says that the model is in

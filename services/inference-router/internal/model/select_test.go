@@ -45,13 +45,43 @@ func TestReasons(t *testing.T) {
 			t.Fatal(err)
 		}
 		route := choose(r, q)
-		if got := route.Candidates[0]; got.Reason != c.want || route.Why(&got) != c.why {
+		if got := route.Candidates[len(route.Candidates)-1]; got.Reason != c.want || route.Why(&got) != c.why {
 			t.Errorf("%s: got %d, %q; want %d, %q", c.name, got.Reason, route.Why(&got), c.want, c.why)
 		}
 	}
 	route := choose(baseline(t), model.Query{Tier: api.TierHigh, Task: api.TaskTurn, Model: "gpt-9"})
 	if got := route.Candidates[0]; got.Reason != model.Unregistered || route.Why(&got) != "not registered" {
 		t.Errorf("an unknown model: got %+v", got)
+	}
+}
+
+// TestModelsOfTheCell checks that the minimum tier does not apply to a model of the cell that
+// is requested in another form or as a part of a class, and that a model of the cell that no
+// provider has is a candidate with that reason.
+func TestModelsOfTheCell(t *testing.T) {
+	t.Parallel()
+	r, err := model.NewRegistry(
+		model.Model{ID: "openai/gpt-x", Provider: "p", Known: true, InputPrice: 1, TierMinimum: api.TierHigh},
+		model.Model{ID: "gpt-4.1-mini", Provider: "p", Known: true, InputPrice: 1, TierMinimum: api.TierHigh},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	matrix := model.NewMatrix(api.Matrix{{Tier: api.TierLow, Task: api.TaskTurn, Models: []string{"gpt-y", "gpt-x", "gpt-4.1-mini"}, MaxTokens: 100, Ceiling: -1}})
+	for requested, want := range map[string][]string{
+		"":             {"openai/gpt-x", "gpt-4.1-mini"},
+		"openai/gpt-x": {"openai/gpt-x", "gpt-4.1-mini"},
+		model.Fast:     {"gpt-4.1-mini", "openai/gpt-x"},
+		"gpt-y":        {"openai/gpt-x", "gpt-4.1-mini"},
+	} {
+		var route model.Route
+		r.Select(matrix, model.Query{Tier: api.TierLow, Task: api.TaskTurn, Model: requested, Budget: model.Unlimited}, &route)
+		if diff := cmp.Diff(want, ids(&route)); diff != "" {
+			t.Errorf("%q: usable (-want +got):\n%s", requested, diff)
+		}
+		if diff := cmp.Diff([]string{"gpt-y: not registered"}, skipped(&route)); diff != "" {
+			t.Errorf("%q: skipped (-want +got):\n%s", requested, diff)
+		}
 	}
 }
 
