@@ -147,7 +147,7 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte)
 	}
 	req := callRequest{
 		Complete: api.Complete{
-			ID: "http/" + agent + "/" + key, Agent: agent, Session: "http", Turn: "http/" + key, Task: api.TaskTurn, Model: in.Model,
+			ID: "http/" + agent + "/" + key, Agent: agent, Turn: "http/" + key, Task: api.TaskTurn, Model: in.Model,
 			Messages: in.Messages, Tools: in.Tools, MaxTokens: in.MaxTokens,
 		},
 		options: in.Options, fresh: fresh, keyed: !caller.Operator(),

@@ -656,6 +656,24 @@ func post(t *testing.T, w *apptest.World, path, body string, headers ...string) 
 	return status, answer
 }
 
+// TestHTTPCallsHaveNoSession checks that calls over HTTP are not payments of one session,
+// whose limit they would reach together and for ever.
+func TestHTTPCallsHaveNoSession(t *testing.T) {
+	t.Parallel()
+	b := newBooks()
+	sessions := make(chan string, 2)
+	b.arrive = func(h api.Hold) { sessions <- h.Session }
+	w := withBalances(t, paidBy(t, b, answersAtOnce(t).url, nil))
+	for range cap(sessions) {
+		if status, body := post(t, w, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hello"}]}`, "Anima-Agent", "lucky"); status != http.StatusOK {
+			t.Fatalf("got status %d: %s", status, body)
+		}
+		if got := <-sessions; got != "" {
+			t.Errorf("the hold is of the session %q, want none", got)
+		}
+	}
+}
+
 // send makes a request with pairs of names and values of headers.
 func send(t *testing.T, method, url, body string, headers ...string) (status int, header http.Header, answer string) {
 	t.Helper()
