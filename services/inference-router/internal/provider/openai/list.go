@@ -61,9 +61,12 @@ func (p *Provider) Models(ctx context.Context) ([]provider.Listed, error) {
 		Data   []json.RawMessage `json:"data"`
 		Models []json.RawMessage `json:"models"` // Conway, instead of data
 	}
-	// Ollama without models sends null.
-	if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && list.Models == nil && !nullData(data) {
-		return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
+	// Together sends the array without an object around it.
+	if err := json.Unmarshal(data, &list.Data); err != nil || list.Data == nil {
+		// Ollama without models sends null.
+		if err := json.Unmarshal(data, &list); err != nil || list.Data == nil && list.Models == nil && !nullData(data) {
+			return nil, &provider.Error{Kind: provider.Failover, Provider: p.name, Message: notAList(data)}
+		}
 	}
 	var entries []entry
 	seen := map[string]bool{}

@@ -63,6 +63,11 @@ func TestLists(t *testing.T) {
 				{ID: "half"},
 			},
 		},
+		"Together": {
+			map[string]string{"/v1/models": `[{"id":"meta-llama/Llama-3.3-70B-Instruct-Turbo","object":"model","type":"chat","context_length":131072,"pricing":{"hourly":0,"input":0.88,"output":0.88}},
+				{"id":"BAAI/bge","type":"embedding"}]`},
+			[]provider.Listed{{ID: "meta-llama/Llama-3.3-70B-Instruct-Turbo", ContextWindow: 131072}, {ID: "BAAI/bge", NotChat: true}},
+		},
 		"Ollama": {
 			map[string]string{
 				"/v1/models":     `{"object":"list","data":[{"id":"tiny:latest","object":"model","created":1,"owned_by":"library"}]}`,
@@ -115,7 +120,7 @@ func TestLists(t *testing.T) {
 
 func TestNotALists(t *testing.T) {
 	t.Parallel()
-	for _, body := range []string{"<h1>hi</h1>", "Ollama is running", `{"object":"list"}`} {
+	for _, body := range []string{"<h1>hi</h1>", "Ollama is running", `{"object":"list"}`, "null", "7"} {
 		if _, err := connect(t, pages(map[string]string{"/v1/models": body})).Models(t.Context()); provider.KindOf(err) != provider.Failover {
 			t.Errorf("%q: got %v, want %s", body, err, provider.Failover)
 		}
