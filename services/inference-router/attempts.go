@@ -323,7 +323,9 @@ func (c *callState) applyFailure(ctx context.Context, m *candidate, err error) e
 		if other != m && (r.otherModels || other.provider.Name() != m.provider.Name()) {
 			continue
 		}
-		other.excluded = other.excluded || !r.transient
+		if !r.transient {
+			other.excluded, other.denied = true, false // also for fewer tokens
+		}
 		other.notBefore = c.h.now().Add(wait)
 	}
 	if !r.transient {

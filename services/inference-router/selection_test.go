@@ -82,3 +82,20 @@ func TestFewerTokensBeforeRefusal(t *testing.T) {
 		t.Errorf("holds (-want +got):\n%s", diff)
 	}
 }
+
+// TestRefusedKeyEndsDegradation checks that a model whose hold was refused is not called with
+// fewer tokens after its provider has refused the key.
+func TestRefusedKeyEndsDegradation(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.fail(http.StatusUnauthorized, "who are you") })
+	w, b := paid(t, s.url, nil)
+	b.refusing(func(m api.Message) error {
+		if h, ok := m.(api.Hold); ok && strings.HasSuffix(h.ID, "/0") && h.Amount > 5000 {
+			return &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "too little is left"}
+		}
+		return nil
+	})
+	if c, _, err := ask(t, w.Bus, request("key", "hello")); api.ReasonOf(err) != api.ReasonInsufficient || s.calls.Load() != 1 {
+		t.Errorf("got %+v, %v after %d calls; want the refusal of the hold after one", c, err, s.calls.Load())
+	}
+}
