@@ -50,7 +50,7 @@ type Config struct {
 	ConwayURL string        `env:"CONWAY_API_URL,exact" help:"base URL of Conway's API or of a compatible service, without the version"`
 	Others    []string      `env:"providers" help:"further providers, as name=kind:url with the kind chat, responses, raw-chat, raw-responses (key without the word Bearer) or anthropic, like groq=chat:https://api.groq.com/openai/v1"`
 	OtherKeys config.Secret `env:"provider_keys" help:"keys of the further providers, as name=key, separated by commas"`
-	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; with /vision after it the model sees images; these models are tried first; not needed for a service that lists its models with prices"`
+	Models    []string      `env:"models" help:"models, as id=input/output/context: two prices in dollars per million tokens and the context window in tokens; 0/0 is free; with /vision after it the model sees images; these models are tried after those of the routing matrix; not needed for a service that lists its models with prices"`
 	Local     string        `env:"local" oneof:"auto|yes|no" help:"whether models without a known price are free: yes, no, or auto, which is yes for services on this machine or in a private network"`
 	Simulated bool          `env:"simulated" help:"use the simulated model also where a provider is configured"`
 	Script    string        `env:"script" help:"script of the simulated model, a JSON file; empty: the script of the demo"`
