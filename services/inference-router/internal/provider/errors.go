@@ -44,6 +44,7 @@ type Error struct {
 	Status     int           // HTTP status; 0 if there was no answer
 	RetryAfter time.Duration // the wait that the provider requests; 0 if none
 	Message    string        // one line
+	Refused    string        // what a refusal names besides its message: its code and the field of the request
 	cause      error
 }
 

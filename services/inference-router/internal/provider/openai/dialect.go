@@ -19,12 +19,12 @@ type dialect struct {
 	tokens          model.TokenParam // field for the output limit; empty: as the request says
 }
 
-// dialects stores the dialects of a server in memory: streaming for the whole server,
-// tools, efforts of reasoning and the field of the output limit for each model, because
-// servers such as Ollama and OpenAI differ by model there. The zero value is ready to use.
+// dialects stores the dialects of a server in memory: stream_options for the whole server,
+// everything else for each model, because servers such as Ollama and OpenAI differ by model
+// there. The zero value is ready to use.
 type dialects struct {
 	mu      sync.Mutex
-	server  dialect
+	server  dialect // only noStreamOptions
 	models  map[string]dialect
 	efforts provider.RefusedEfforts
 }
@@ -35,7 +35,7 @@ func (d *dialects) of(req provider.Request) dialect {
 	defer d.mu.Unlock()
 	all := d.models[req.Model]
 	all.noEffort = d.efforts.Has(req.Model, req.Effort)
-	all.noStreamOptions, all.noStream = d.server.noStreamOptions, d.server.noStream
+	all.noStreamOptions = d.server.noStreamOptions
 	return all
 }
 
@@ -49,9 +49,9 @@ func (d *dialects) keep(req provider.Request, got dialect) {
 	if got.noEffort {
 		d.efforts.Add(req.Model, req.Effort)
 	}
-	d.server.noStreamOptions = d.server.noStreamOptions || got.noStreamOptions
-	d.server.noStream = d.server.noStream || got.noStream
+	d.server.noStreamOptions = d.server.noStreamOptions || got.noStreamOptions && !got.noStream // the usage of other models is in their streams
 	known := d.models[req.Model]
+	known.noStream = known.noStream || got.noStream
 	known.noTools = known.noTools || got.noTools
 	if got.tokens != "" {
 		known.tokens = got.tokens
@@ -60,14 +60,14 @@ func (d *dialects) keep(req provider.Request, got dialect) {
 }
 
 // reduced returns the dialect in which to repeat a request that the server refused in
-// dialect d with a message. It returns false if the message names no part that the
-// request can omit. Each reduction removes one part, so a request is sent at most six
-// times.
-func (d dialect) reduced(req provider.Request, status int, message string) (dialect, bool) {
-	if status != http.StatusBadRequest && status != http.StatusUnprocessableEntity && status != http.StatusNotImplemented {
+// dialect d. It returns false if the refusal names no part that the request can omit: in its
+// message, its code or its param, because some messages of OpenAI name only the value. Each
+// reduction removes one part, so a request is sent at most six times.
+func (d dialect) reduced(req provider.Request, fault *provider.Error) (dialect, bool) {
+	if fault.Status != http.StatusBadRequest && fault.Status != http.StatusUnprocessableEntity && fault.Status != http.StatusNotImplemented {
 		return d, false
 	}
-	text := strings.ToLower(message)
+	text := strings.ToLower(fault.Message + " " + fault.Refused)
 	if !refusesField(text) {
 		return d, false
 	}

@@ -212,6 +212,36 @@ func TestRefusedEffort(t *testing.T) {
 	}
 }
 
+// TestRefusalsByParam checks refusals of OpenAI whose message has no word of the part that
+// is refused, or none that says so. A part that one model refuses is sent to others.
+func TestRefusalsByParam(t *testing.T) {
+	t.Parallel()
+	for field, refusal := range map[string]string{
+		"reasoning_effort": `"message":"Unsupported value: 'minimal' is not supported with the 'm-1' model. Supported values are: 'none', 'low', 'medium', and 'high'.","param":"reasoning_effort"`,
+		"stream":           `"message":"Your organization must be verified to stream this model. Please go to the settings.","param":"stream"`,
+	} {
+		server := &picky{refuses: map[string]string{field: `{"error":{"type":"invalid_request_error","code":"unsupported_value",` + refusal + `}}`}, status: http.StatusBadRequest, answer: whole}
+		p := connect(t, server)
+		for _, m := range []string{"m-1", "m-1", "m-2"} {
+			req := providertest.Ask("hi")
+			req.Model, req.Effort = m, "minimal"
+			if res, err := p.Complete(t.Context(), req, nil); err != nil || res.Text != "hello" {
+				t.Errorf("%s of %s: got %+v, %v, want an answer", field, m, res, err)
+			}
+		}
+		var sent []bool
+		for _, body := range server.calls() {
+			sent = append(sent, body[field] != nil)
+			if _, usage := body["stream_options"]; usage != (body["stream"] != nil) {
+				t.Errorf("%s: got the request %v, want stream_options in a stream", field, body)
+			}
+		}
+		if diff := cmp.Diff([]bool{true, false, false, true, false}, sent); diff != "" {
+			t.Errorf("%s in the requests (-want +got):\n%s", field, diff)
+		}
+	}
+}
+
 // TestReductionThatDoesNotHelp checks that tools are sent again if the request without
 // tools was refused too.
 func TestReductionThatDoesNotHelp(t *testing.T) {

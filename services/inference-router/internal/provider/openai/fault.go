@@ -40,7 +40,7 @@ func (p *Provider) fault(ctx context.Context, head *http.Response, err error) *p
 		// The client returns no [sdk.Error] when the body was not JSON.
 		var code string
 		if refusal, ok := errors.AsType[*sdk.Error](err); ok {
-			code, fault.Message = refusal.Code, refusal.Message
+			code, fault.Message, fault.Refused = refusal.Code, refusal.Message, refusal.Code+" "+refusal.Param
 		}
 		fault.Message = cmp.Or(fault.Message, refusalMessage(head), http.StatusText(head.StatusCode))
 		fault.Status = head.StatusCode

@@ -140,7 +140,7 @@ func (p *Provider) Complete(ctx context.Context, req provider.Request, onDelta f
 			}
 			return res, nil
 		}
-		next, ok := d.reduced(req, fault.Status, fault.Message)
+		next, ok := d.reduced(req, fault)
 		if !ok {
 			return res, fault
 		}
