@@ -100,7 +100,7 @@ func request(id, text string) api.Complete {
 	return api.Complete{
 		ID: id, Agent: "lucky", Session: "s", Turn: "r.1", Task: api.TaskTurn, Tier: api.TierNormal, Model: "m",
 		Messages: []api.ChatMessage{{Role: "system", Content: "be brief"}, {Role: "user", Content: text}},
-		Tools:    []api.Tool{{Name: "look", Description: "look at it", Schema: json.RawMessage(`{"type":"object"}`)}},
+		Tools:    []api.Tool{{Name: "look", Description: "look at it", Schema: json.RawMessage(`{"type":"object","properties":{}}`)}},
 	}
 }
 

@@ -66,6 +66,9 @@ func checkTools(tools []api.Tool) *Error {
 		if err := json.Unmarshal(t.Schema, &schema); err != nil || schema.Type != "object" {
 			return wrong(at+".parameters", "invalid schema for function '%s': it must be a JSON Schema of type 'object'", t.Name)
 		}
+		if schema.Properties == nil {
+			return wrong(at+".parameters", "invalid schema for function '%s': in context=(), object schema missing properties", t.Name)
+		}
 		for _, name := range schema.Required {
 			if _, ok := schema.Properties[name]; !ok {
 				return wrong(at+".parameters", "invalid schema for function '%s': required %q is no property", t.Name, name)

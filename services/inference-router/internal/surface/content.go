@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
 
@@ -103,8 +105,18 @@ func addTool(all *[]api.Tool, t api.Tool, function bool) error {
 	case len(t.Schema) > 0 && t.Schema[0] != '{':
 		return errors.New("the schema of its arguments is not an object")
 	}
+	t.Schema = withProperties(t.Schema)
 	*all = append(*all, t)
 	return nil
+}
+
+// withProperties returns a schema that has properties. OpenAI refuses the schema of an object
+// without them, which clients of other protocols send for a tool without arguments.
+func withProperties(schema json.RawMessage) json.RawMessage {
+	if s := gjson.ParseBytes(schema); s.Get("type").Str != "object" || s.Get("properties").Exists() {
+		return schema
+	}
+	return append([]byte(`{"properties":{},`), schema[1:]...)
 }
 
 // checkEffort checks the effort of reasoning. A provider decides which words it takes.

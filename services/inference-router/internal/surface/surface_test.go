@@ -37,7 +37,7 @@ func TestResponsesRead(t *testing.T) {
 	}
 	want := surface.Request{
 		Model: "m", MaxTokens: 7, User: "lucky",
-		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"type":"object"}`), Strict: true}},
+		Tools: []api.Tool{{Name: "look", Description: "d", Schema: []byte(`{"properties":{},"type":"object"}`), Strict: true}},
 		Options: provider.Options{
 			SingleCall: true, ToolChoice: provider.OneTool + "look",
 			ResponseFormat: []byte(`{"type":"json_schema","json_schema":{"name":"n","schema":{"type":"object"},"strict":true}}`),
@@ -363,6 +363,35 @@ func BenchmarkRead(b *testing.B) {
 			for b.Loop() {
 				if _, err := c.dialect.Read([]byte(c.body)); err != nil {
 					b.Fatal(err)
+// TestToolsWithoutArguments checks that the schema of a tool has properties in each protocol:
+// OpenAI refuses one without them.
+func TestToolsWithoutArguments(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"type":"object"}`:                  `{"properties":{},"type":"object"}`,
+		`{ "type": "object", "required":[]}`: `{"properties":{}, "type": "object", "required":[]}`,
+		`{"type":"object","properties":{}}`:  `{"type":"object","properties":{}}`,
+		`{}`:                                 `{}`,
+	} {
+		for _, c := range []struct {
+			dialect surface.Dialect
+			body    string
+		}{
+			{surface.OpenAI{}, `"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"n","parameters":` + schema + `}}]`},
+			{surface.Responses{}, `"input":"hi","tools":[{"type":"function","name":"n","parameters":` + schema + `}]`},
+			{surface.Anthropic{}, `"max_tokens":1,"messages":[{"role":"user","content":"hi"}],"tools":[{"name":"n","input_schema":` + schema + `}]`},
+		} {
+			got, err := c.dialect.Read([]byte(`{"model":"m",` + c.body + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sent := string(got.Tools[0].Schema); sent != want {
+				t.Errorf("%T: %s became %s, want %s", c.dialect, schema, sent, want)
+			}
+		}
+	}
+}
+
 				}
 			}
 		})

@@ -147,7 +147,7 @@ func TestOptions(t *testing.T) {
 	p := newProvider(t, openai.Config{BaseURL: server.URL + "/v1", HTTP: server.Client()})
 	half, seven := 0.5, int64(7)
 	req := providertest.Ask("hi")
-	req.Tools = []provider.Tool{{Name: "n", Schema: []byte(`{"type":"object"}`), Strict: true}, {Name: "m"}}
+	req.Tools = []provider.Tool{{Name: "n", Schema: []byte(`{"type":"object","properties":{}}`), Strict: true}, {Name: "m"}}
 	req.Options = provider.Options{
 		Temperature: &half, TopP: &half, FrequencyPenalty: &half, PresencePenalty: &half, Seed: &seven, Stop: []string{"a", "b"}, SingleCall: true, Effort: "low",
 	}

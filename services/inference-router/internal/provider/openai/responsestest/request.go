@@ -111,10 +111,11 @@ func Decode(body io.Reader) (Request, provider.Request, error) {
 	}
 	for i, t := range r.Tools {
 		var schema struct {
-			Type string `json:"type"`
+			Type       string                     `json:"type"`
+			Properties map[string]json.RawMessage `json:"properties"`
 		}
-		if err := json.Unmarshal(t.Parameters, &schema); err != nil || schema.Type != "object" || t.Type != "function" || t.Strict == nil || !word.MatchString(t.Name) {
-			return r, neutral, fmt.Errorf("invalid 'tools[%d]': a function with a name, parameters of type 'object' and 'strict' is required", i)
+		if err := json.Unmarshal(t.Parameters, &schema); err != nil || schema.Type != "object" || schema.Properties == nil || t.Type != "function" || t.Strict == nil || !word.MatchString(t.Name) {
+			return r, neutral, fmt.Errorf("invalid 'tools[%d]': a function with a name, parameters of type 'object' with properties, and 'strict', is required", i)
 		}
 		neutral.Tools = append(neutral.Tools, provider.Tool{Name: t.Name, Description: t.Description, Schema: t.Parameters})
 	}
