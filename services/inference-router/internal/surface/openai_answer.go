@@ -118,8 +118,13 @@ func (s *openAIStream) Text(piece string) error { return s.delta(openAIDelta{Con
 // chunk with the finish reason.
 func (s *openAIStream) End(c api.Completion) error {
 	s.head.Model = c.Model
-	if len(c.ToolCalls) > 0 || c.Reasoning != "" || !s.begun { // the reasoning is known only now
-		if err := s.delta(openAIDelta{Reasoning: c.Reasoning, ToolCalls: openAICalls(c.ToolCalls, true)}); err != nil {
+	if c.Reasoning != "" || !s.begun { // the reasoning is known only now
+		if err := s.delta(openAIDelta{Reasoning: c.Reasoning}); err != nil {
+			return err
+		}
+	}
+	for _, call := range openAICalls(c.ToolCalls, true) { // each in a chunk: the official client for Go reports one of a chunk
+		if err := s.delta(openAIDelta{ToolCalls: []openAICall{call}}); err != nil {
 			return err
 		}
 	}

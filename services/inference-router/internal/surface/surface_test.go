@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -165,6 +167,39 @@ func TestAnswers(t *testing.T) {
 
 // TestNoArguments checks that a call without arguments has those of an empty object in each
 // protocol, plain and streamed.
+// TestParallelCalls checks that the official client for Go reports each call of a stream: it
+// looks at the first call of a chunk only.
+func TestParallelCalls(t *testing.T) {
+	t.Parallel()
+	answer := api.Completion{Model: "m", Finish: api.FinishToolCalls, ToolCalls: []api.ToolCall{{ID: "a", Name: "look", Arguments: `{"at":1}`}, {ID: "b", Name: "look", Arguments: `{"at":2}`}}}
+	for _, text := range []string{"", "I look twice."} {
+		answer.Text = text
+		w := httptest.NewRecorder()
+		s := surface.OpenAI{}.Stream(w, surface.Head{ID: "1", Model: "m"})
+		if text != "" {
+			if err := s.Text(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.End(answer); err != nil {
+			t.Fatal(err)
+		}
+		var all openai.ChatCompletionAccumulator
+		var got []string
+		for chunks := ssestream.NewStream[openai.ChatCompletionChunk](ssestream.NewDecoder(w.Result()), nil); chunks.Next(); {
+			if !all.AddChunk(chunks.Current()) {
+				t.Fatal("the chunks do not fit together")
+			}
+			if c, ok := all.JustFinishedToolCall(); ok {
+				got = append(got, c.ID+c.Arguments)
+			}
+		}
+		if diff := cmp.Diff([]string{`a{"at":1}`, `b{"at":2}`}, got); diff != "" {
+			t.Errorf("calls after the text %q (-want +got):\n%s\nin\n%s", text, diff, w.Body)
+		}
+	}
+}
+
 func TestNoArguments(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
