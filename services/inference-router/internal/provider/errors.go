@@ -130,7 +130,10 @@ func KindOfStatus(status int, code, message string) Kind {
 // mentionsContext detects the messages of compatible servers that send no error code.
 func mentionsContext(message string) bool {
 	m := strings.ToLower(message)
-	for _, words := range []string{"context length", "context window", "context size", "maximum context", "prompt is too long"} {
+	for _, words := range []string{
+		"context length", "context window", "context size", "context limit", "maximum context",
+		"prompt is too long", "maximum prompt length", "input is too long for", "exceeds the maximum number of tokens",
+	} {
 		if strings.Contains(m, words) {
 			return true
 		}

@@ -36,6 +36,12 @@ func TestKindOfStatus(t *testing.T) {
 		{422, "", "", provider.Fatal},
 		{400, "context_length_exceeded", "", provider.ContextTooLong},
 		{400, "", "This model's maximum context length is 8192 tokens", provider.ContextTooLong},
+		{400, "", "prompt is too long: 210000 tokens > 200000 maximum", provider.ContextTooLong},
+		{400, "", "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length or `max_tokens` and try again", provider.ContextTooLong},
+		{400, "", "This model's maximum prompt length is 131072 but the request contains 141192 tokens.", provider.ContextTooLong},
+		{400, "", "Input is too long for requested model.", provider.ContextTooLong},
+		{400, "", "The input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", provider.ContextTooLong},
+		{400, "", "max_tokens exceeds the maximum of this model", provider.Fatal},
 		{413, "", "", provider.ContextTooLong},
 		{200, "", "", provider.Failover},
 	} {
