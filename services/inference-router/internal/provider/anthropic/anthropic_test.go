@@ -234,11 +234,12 @@ func TestOptions(t *testing.T) {
 	half, seven := 0.5, int64(7)
 	req := ask(2)
 	req.Tools = []provider.Tool{{Name: "n", Strict: true}, {Name: "m"}}
-	req.Options = provider.Options{Temperature: &half, TopP: &half, TopK: &seven, Stop: []string{"a"}, Effort: "high"}
+	req.Options = provider.Options{TopP: &half, TopK: &seven, Stop: []string{"a", "\n", ""}, Effort: "high"}
 	if _, err := p.Complete(t.Context(), req, nil); err != nil {
 		t.Fatal(err)
 	}
 	first := <-got
+	req.Stop = req.Stop[:1] // the protocol has no blank ones
 	options := provider.Options{Temperature: first.Temperature, TopP: first.TopP, TopK: first.TopK, Stop: first.Stop, Effort: first.Output.Effort}
 	if diff := cmp.Diff(req.Options, options); diff != "" {
 		t.Errorf("options (-want +got):\n%s", diff)
@@ -264,6 +265,57 @@ func TestTemperature(t *testing.T) {
 		}
 		if *req.Temperature != asked {
 			t.Errorf("the temperature of the request became %g, want %g", *req.Temperature, asked)
+		}
+	}
+}
+
+// TestSampling checks that a strict server gets one of temperature and top_p, the one that is
+// not the default.
+func TestSampling(t *testing.T) {
+	t.Parallel()
+	p, got := observed(t, func(anthropictest.Request) (int, string) { return http.StatusOK, "" })
+	half, one := 0.5, 1.0
+	for _, c := range []struct{ temperature, topP, want, wantTopP *float64 }{
+		{nil, &half, nil, &half},
+		{&half, nil, &half, nil},
+		{&half, &half, &half, nil},
+		{&half, &one, &half, nil},
+		{&one, &half, nil, &half},
+	} {
+		req := ask(2)
+		req.Temperature, req.TopP = c.temperature, c.topP
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		sent := <-got
+		if diff := cmp.Diff([]*float64{c.want, c.wantTopP}, []*float64{sent.Temperature, sent.TopP}); diff != "" {
+			t.Errorf("temperature and top_p (-want +got):\n%s", diff)
+		}
+	}
+}
+
+// TestFormatIsClosed checks that the objects of a schema forbid further properties, as the
+// protocol requires, and that the schema is the same otherwise.
+func TestFormatIsClosed(t *testing.T) {
+	t.Parallel()
+	p, got := observed(t, func(anthropictest.Request) (int, string) { return http.StatusOK, "" })
+	for schema, want := range map[string]string{
+		`{"type":"object"}`: `{"type":"object","additionalProperties":false}`,
+		`{"additionalProperties":false,"type":"object"}`: `{"additionalProperties":false,"type":"object"}`,
+		`{"type":"object","properties":{"type":{"type":"string"},"b":{"type":["object","null"],"properties":{}}},"required":["type"]}`: `{"type":"object","properties":{"type":{"type":"string"},"b":{"type":["object","null"],"properties":{},"additionalProperties":false}},"required":["type"],"additionalProperties":false}`,
+		`{"$defs":{"n":{"type":"object"}},"anyOf":[{"$ref":"#/$defs/n"},{"type":"array","items":{"type":"object"}}]}`:                  `{"$defs":{"n":{"type":"object","additionalProperties":false}},"anyOf":[{"$ref":"#/$defs/n"},{"type":"array","items":{"type":"object","additionalProperties":false}}]}`,
+		`{"type":"string","enum":["object",{}]}`: `{"type":"string","enum":["object",{}]}`,
+	} {
+		var err error
+		req := ask(2)
+		if req.ResponseFormat, err = (provider.Format{Type: provider.FormatSchema, Name: "n", Schema: []byte(schema)}).Encode(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Complete(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		if sent := string((<-got).Output.Format.Schema); sent != want {
+			t.Errorf("%s: got %s, want %s", schema, sent, want)
 		}
 	}
 }

@@ -99,12 +99,15 @@ func body(req provider.Request) ([]byte, error) {
 	if err := chat.Roles(req.Messages); err != nil {
 		return nil, err
 	}
-	out := request{Model: req.Model, MaxTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, TopK: req.TopK, Stop: req.Stop, Stream: true}
+	out := request{Model: req.Model, MaxTokens: req.MaxTokens, TopK: req.TopK, Stream: true}
 	if out.MaxTokens <= 0 {
 		out.MaxTokens = defaultMaxTokens
 	}
-	if t := out.Temperature; t != nil && *t > maxTemperature {
-		out.Temperature = new(maxTemperature)
+	out.Temperature, out.TopP = sampling(req.Temperature, req.TopP)
+	for _, text := range req.Stop {
+		if strings.TrimSpace(text) != "" { // the protocol refuses a blank one
+			out.Stop = append(out.Stop, text)
+		}
 	}
 	for _, t := range req.Tools {
 		schema := t.Schema
@@ -134,6 +137,20 @@ func body(req provider.Request) ([]byte, error) {
 		return nil, fmt.Errorf("request: %w", err)
 	}
 	return data, nil
+}
+
+// sampling returns the temperature and top_p to send. The models take one of them: top_p is
+// left out, or the temperature if it is the highest one, which is the default.
+func sampling(temperature, topP *float64) (_, _ *float64) {
+	switch {
+	case temperature == nil:
+		return nil, topP
+	case *temperature < maxTemperature:
+		return temperature, nil
+	case topP != nil:
+		return nil, topP
+	}
+	return new(maxTemperature), nil
 }
 
 // onlyJSON is the last system message of a call whose answer has to be JSON without a
@@ -168,7 +185,7 @@ func (r *request) shape(o provider.Options) error {
 		if r.Output == nil {
 			r.Output = &output{}
 		}
-		r.Output.Format = &format{Type: f.Type, Schema: f.Schema}
+		r.Output.Format = &format{Type: f.Type, Schema: closed(f.Schema)}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -129,11 +130,20 @@ func (r Request) check() error {
 	if t := r.Temperature; t != nil && (*t < 0 || *t > 1) {
 		return fmt.Errorf("temperature: must be between 0 and 1")
 	}
+	if r.Temperature != nil && r.TopP != nil {
+		return fmt.Errorf("`temperature` and `top_p` cannot both be specified for this model")
+	}
+	if slices.ContainsFunc(r.Stop, func(s string) bool { return strings.TrimSpace(s) == "" }) {
+		return fmt.Errorf("stop_sequences: each stop sequence must contain non-whitespace")
+	}
 	if o := r.Output; o != nil && !slices.Contains([]string{"", "low", "medium", "high", "xhigh", "max"}, o.Effort) {
 		return fmt.Errorf("output_config.effort: %q is none of low, medium, high, xhigh, max", o.Effort)
 	}
 	if r.Output != nil && r.Output.Format != nil && (r.Output.Format.Type != provider.FormatSchema || !strings.HasPrefix(string(r.Output.Format.Schema), "{")) {
 		return fmt.Errorf("output_config.format: a schema is required")
+	}
+	if r.Output != nil && r.Output.Format != nil && hasOpen(r.Output.Format.Schema) {
+		return fmt.Errorf("output_config.format.schema: for 'object' type, 'additionalProperties' must be explicitly set to false")
 	}
 	marks := 0
 	mark := func(c *Cache) {
@@ -188,6 +198,20 @@ func (r Request) check() error {
 		return fmt.Errorf("requests which include tool_use or tool_result blocks must define tools")
 	}
 	return nil
+}
+
+// hasOpen reports whether JSON has a schema of an object that does not forbid further
+// properties.
+func hasOpen(data json.RawMessage) bool {
+	var all []json.RawMessage
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(data, &all) != nil && json.Unmarshal(data, &fields) == nil {
+		if string(fields["type"]) == `"object"` && string(fields["additionalProperties"]) != "false" {
+			return true
+		}
+		all = slices.Collect(maps.Values(fields))
+	}
+	return slices.ContainsFunc(all, hasOpen)
 }
 
 // check checks a message that follows a message with the calls open, and returns its own
