@@ -15,10 +15,15 @@ type anthropicUsage struct {
 	CacheWrite int64 `json:"cache_creation_input_tokens"`
 	CacheRead  int64 `json:"cache_read_input_tokens"`
 	Output     int64 `json:"output_tokens"`
+	Details    struct {
+		Thinking int64 `json:"thinking_tokens"`
+	} `json:"output_tokens_details"`
 }
 
 func anthropicUsageOf(c api.Completion) anthropicUsage {
-	return anthropicUsage{c.InputTokens - c.CachedTokens - c.CacheWrite, c.CacheWrite, c.CachedTokens, c.OutputTokens}
+	u := anthropicUsage{Input: c.InputTokens - c.CachedTokens - c.CacheWrite, CacheWrite: c.CacheWrite, CacheRead: c.CachedTokens, Output: c.OutputTokens}
+	u.Details.Thinking = c.ReasonTokens
+	return u
 }
 
 // anthropicMessage is an answer. In the first event of a stream it is empty.

@@ -13,7 +13,8 @@ type openAIUsage struct {
 	Completion    int64 `json:"completion_tokens"`
 	Total         int64 `json:"total_tokens"`
 	PromptDetails struct {
-		Cached int64 `json:"cached_tokens"`
+		Cached     int64 `json:"cached_tokens"`
+		CacheWrite int64 `json:"cache_write_tokens"`
 	} `json:"prompt_tokens_details"`
 	CompletionDetails struct {
 		Reasoning int64 `json:"reasoning_tokens"`
@@ -22,7 +23,7 @@ type openAIUsage struct {
 
 func openAIUsageOf(c api.Completion) *openAIUsage {
 	u := &openAIUsage{Prompt: c.InputTokens, Completion: c.OutputTokens, Total: c.InputTokens + c.OutputTokens}
-	u.PromptDetails.Cached, u.CompletionDetails.Reasoning = c.CachedTokens, c.ReasonTokens
+	u.PromptDetails.Cached, u.PromptDetails.CacheWrite, u.CompletionDetails.Reasoning = c.CachedTokens, c.CacheWrite, c.ReasonTokens
 	return u
 }
 

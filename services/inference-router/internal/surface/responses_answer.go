@@ -64,7 +64,8 @@ type responsesPart struct {
 type responsesUsage struct {
 	Input        int64 `json:"input_tokens"`
 	InputDetails struct {
-		Cached int64 `json:"cached_tokens"`
+		Cached     int64 `json:"cached_tokens"`
+		CacheWrite int64 `json:"cache_write_tokens"`
 	} `json:"input_tokens_details"`
 	Output        int64 `json:"output_tokens"`
 	OutputDetails struct {
@@ -139,7 +140,7 @@ func responsesOf(head Head, c api.Completion) responsesAnswer {
 		a.Output = append(a.Output, responsesReasoning(head, c.Reasoning))
 	}
 	a.Usage = &responsesUsage{Input: c.InputTokens, Output: c.OutputTokens, Total: c.InputTokens + c.OutputTokens}
-	a.Usage.InputDetails.Cached, a.Usage.OutputDetails.Reasoning = c.CachedTokens, c.ReasonTokens
+	a.Usage.InputDetails.Cached, a.Usage.InputDetails.CacheWrite, a.Usage.OutputDetails.Reasoning = c.CachedTokens, c.CacheWrite, c.ReasonTokens
 	return a
 }
 

@@ -118,15 +118,15 @@ func TestAnswers(t *testing.T) {
 		fault, ends string   // of a stream
 	}{
 		"openai": {surface.OpenAI{}, []string{
-			`"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60},"completion_tokens_details":{"reasoning_tokens":5}`,
+			`"prompt_tokens":100,"completion_tokens":20,"total_tokens":120,"prompt_tokens_details":{"cached_tokens":60,"cache_write_tokens":30},"completion_tokens_details":{"reasoning_tokens":5}`,
 			`"reasoning_content":"let me see"`, `"name":"look"`, `"tool_calls"`, `"model":"m"`,
 		}, `data: {"error":{`, "[DONE]"},
 		"responses": {surface.Responses{}, []string{
-			`"input_tokens":100,"input_tokens_details":{"cached_tokens":60},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5},"total_tokens":120`,
+			`"input_tokens":100,"input_tokens_details":{"cached_tokens":60,"cache_write_tokens":30},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5},"total_tokens":120`,
 			`"summary":[{"type":"summary_text","text":"let me see"}]`, `"name":"look"`, `"model":"m"`,
 		}, "event: response.failed", "response.completed"},
 		"anthropic": {surface.Anthropic{}, []string{
-			`"input_tokens":10,"cache_creation_input_tokens":30,"cache_read_input_tokens":60,"output_tokens":20`,
+			`"input_tokens":10,"cache_creation_input_tokens":30,"cache_read_input_tokens":60,"output_tokens":20,"output_tokens_details":{"thinking_tokens":5}`,
 			`"thinking":"let me see"`, `"name":"look"`, `"tool_use"`,
 		}, "event: error", "message_stop"},
 	} {

@@ -43,7 +43,7 @@ func (a *answer) add(c chunk) (string, error) {
 	// Some servers report usage with each chunk; it grows, so the last one counts.
 	if u := c.usage; u != nil && u.prompt > 0 && u.completion >= 0 {
 		a.usage = &provider.Usage{
-			Input: u.prompt, CachedInput: within(u.cached, u.prompt),
+			Input: u.prompt, CachedInput: within(u.cached, u.prompt), CacheWrite: within(u.written, u.prompt-within(u.cached, u.prompt)),
 			Output: u.completion, Reasoning: within(u.reasoning, u.completion),
 		}
 	}
@@ -168,7 +168,7 @@ func (a *answer) toolCalls() []provider.ToolCall {
 func (a *answer) partial(req provider.Request) provider.Response {
 	res := a.response(req)
 	if a.usage != nil && !a.implausible(req) {
-		res.Usage.Input, res.Usage.CachedInput = a.usage.Input, a.usage.CachedInput
+		res.Usage.Input, res.Usage.CachedInput, res.Usage.CacheWrite = a.usage.Input, a.usage.CachedInput, a.usage.CacheWrite
 		res.Usage.Output = max(res.Usage.Output, a.usage.Output)
 		res.Usage.Estimated = true
 	}

@@ -18,7 +18,7 @@ type chunk struct {
 	choices   []choice
 }
 
-type tally struct{ prompt, cached, completion, reasoning int64 }
+type tally struct{ prompt, cached, written, completion, reasoning int64 }
 
 type choice struct {
 	index            int64
@@ -56,7 +56,7 @@ func leniently(whole sdk.ChatCompletionChunk) chunk {
 	c := chunk{id: whole.ID, model: whole.Model}
 	if u := whole.Usage; whole.JSON.Usage.Valid() {
 		c.usage = &tally{
-			prompt: u.PromptTokens, cached: u.PromptTokensDetails.CachedTokens,
+			prompt: u.PromptTokens, cached: u.PromptTokensDetails.CachedTokens, written: u.PromptTokensDetails.CacheWriteTokens,
 			completion: u.CompletionTokens, reasoning: u.CompletionTokensDetails.ReasoningTokens,
 		}
 	}
@@ -118,20 +118,24 @@ func (t *tally) read(v gjson.Result) error {
 		case "completion_tokens":
 			return strictjson.Value(v, &t.completion)
 		case "prompt_tokens_details":
-			return detail(v, "cached_tokens", &t.cached)
+			return strictjson.Object(v, func(name string, v gjson.Result) error {
+				switch name {
+				case "cached_tokens":
+					return strictjson.Value(v, &t.cached)
+				case "cache_write_tokens":
+					return strictjson.Value(v, &t.written)
+				}
+				return nil
+			})
 		case "completion_tokens_details":
-			return detail(v, "reasoning_tokens", &t.reasoning)
+			return strictjson.Object(v, func(name string, v gjson.Result) error {
+				if name != "reasoning_tokens" {
+					return nil
+				}
+				return strictjson.Value(v, &t.reasoning)
+			})
 		}
 		return nil
-	})
-}
-
-func detail(v gjson.Result, field string, out *int64) error {
-	return strictjson.Object(v, func(name string, v gjson.Result) error {
-		if name != field {
-			return nil
-		}
-		return strictjson.Value(v, out)
 	})
 }
 

@@ -22,7 +22,7 @@ func FuzzChunk(f *testing.F) {
 	for _, data := range []string{
 		`{"id":"c","object":"chat.completion.chunk","created":5,"model":"m","choices":[{"index":0,"delta":{"role":"assistant","content":"a\n\u00e9\ud83d\ude00 \ud83d é"},"finish_reason":null}]}`,
 		`{"id":"c","model":"m","choices":[{"index":1,"delta":{"content":null,"refusal":"no","tool_calls":[{"index":2,"id":"x","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},{"index":3,"function":null}]},"finish_reason":"tool_calls"}]}`,
-		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1},"completion_tokens_details":{"reasoning_tokens":1}}}`,
+		`{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"prompt_tokens_details":{"cached_tokens":1,"cache_write_tokens":2},"completion_tokens_details":{"reasoning_tokens":1}}}`,
 		`{"choices":null,"usage":null}`,
 		`{"usage":{"prompt_tokens":null,"prompt_tokens_details":null}}`,
 		`{"choices":[{"delta":{"reasoning_content":"because","reasoning":"other"}},{"delta":{"reasoning_content":null,"reasoning":"b\ud83d"}},{"delta":{"reasoning":7}},{"delta":null}]}`,

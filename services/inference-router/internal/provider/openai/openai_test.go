@@ -214,6 +214,14 @@ func TestOddAnswers(t *testing.T) {
 			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":99},"completion_tokens_details":{"reasoning_tokens":-1}}}` + "\n\n" + done,
 			provider.Response{Text: "x", Finish: "stop", Usage: provider.Usage{Input: 9, CachedInput: 9, Output: 2}},
 		},
+		"tokens written to the cache": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4,"cache_write_tokens":3}}}` + "\n\n" + done,
+			provider.Response{Text: "x", Finish: "stop", Usage: provider.Usage{Input: 9, CachedInput: 4, CacheWrite: 3, Output: 2}},
+		},
+		"more of them than the rest of the prompt": {
+			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":4,"cache_write_tokens":9}}}` + "\n\n" + done,
+			provider.Response{Text: "x", Finish: "stop", Usage: provider.Usage{Input: 9, CachedInput: 4, CacheWrite: 5, Output: 2}},
+		},
 		"usage of zero": {
 			`data: {"choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":{"prompt_tokens":0,"completion_tokens":0}}` + "\n\n" + done,
 			provider.Response{Text: "x", Finish: "stop"},

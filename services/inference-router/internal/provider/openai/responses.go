@@ -101,7 +101,7 @@ func ended(response gjson.Result) chunk {
 	c.id, c.model = response.Get("id").Str, response.Get("model").Str
 	if u := response.Get("usage"); u.IsObject() {
 		c.usage = &tally{
-			prompt: u.Get("input_tokens").Int(), cached: u.Get("input_tokens_details.cached_tokens").Int(),
+			prompt: u.Get("input_tokens").Int(), cached: u.Get("input_tokens_details.cached_tokens").Int(), written: u.Get("input_tokens_details.cache_write_tokens").Int(),
 			completion: u.Get("output_tokens").Int(), reasoning: u.Get("output_tokens_details.reasoning_tokens").Int(),
 		}
 	}

@@ -99,8 +99,8 @@ func TestResponsesAnswers(t *testing.T) {
 		return b.String()
 	}
 	const created = `{"type":"response.created","response":{"id":"resp_9","model":"gpt-x"}}`
-	const ended = `{"type":"response.completed","response":{"id":"resp_9","model":"gpt-x","status":"completed","usage":{"input_tokens":30,"input_tokens_details":{"cached_tokens":10},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5}}}}`
-	usage := provider.Usage{Input: 30, CachedInput: 10, Output: 20, Reasoning: 5}
+	const ended = `{"type":"response.completed","response":{"id":"resp_9","model":"gpt-x","status":"completed","usage":{"input_tokens":30,"input_tokens_details":{"cached_tokens":10,"cache_write_tokens":8},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5}}}}`
+	usage := provider.Usage{Input: 30, CachedInput: 10, CacheWrite: 8, Output: 20, Reasoning: 5}
 	calls := []provider.ToolCall{{ID: "c1", Name: "exec", Arguments: `{"n": 1}`}}
 	for name, c := range map[string]struct {
 		stream string
@@ -128,7 +128,7 @@ func TestResponsesAnswers(t *testing.T) {
 		"a document": {
 			`{"id":"resp_9","model":"gpt-x","status":"completed","error":null,"output":[{"type":"reasoning","summary":[{"type":"summary_text","text":"hm"}]},
 				{"type":"message","content":[{"type":"output_text","text":"I look."}]},{"type":"function_call","call_id":"c1","name":"exec","arguments":"{\"n\": 1}"}],
-				"usage":{"input_tokens":30,"input_tokens_details":{"cached_tokens":10},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5}}}`,
+				"usage":{"input_tokens":30,"input_tokens_details":{"cached_tokens":10,"cache_write_tokens":8},"output_tokens":20,"output_tokens_details":{"reasoning_tokens":5}}}`,
 			provider.Response{Text: "I look.", Reasoning: "hm", ToolCalls: calls, Finish: provider.FinishToolCalls, Usage: usage},
 		},
 		"a document that is cut": {
