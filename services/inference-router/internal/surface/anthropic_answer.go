@@ -47,7 +47,7 @@ func anthropicStop(c api.Completion) *string {
 	switch c.Finish {
 	case api.FinishToolCalls:
 		word = "tool_use"
-	case api.FinishLength, api.FinishTimeout:
+	case api.FinishLength, api.FinishTimeout, api.FinishRepetition:
 		word = "max_tokens"
 	case api.FinishRefusal, api.FinishFilter:
 		word = "refusal"

@@ -70,7 +70,7 @@ func openAICalls(calls []api.ToolCall, indexed bool) []openAICall {
 func openAIFinish(finish string) *string {
 	switch finish {
 	case api.FinishToolCalls, api.FinishFilter, api.FinishLength:
-	case api.FinishTimeout:
+	case api.FinishTimeout, api.FinishRepetition:
 		finish = api.FinishLength // the answer is incomplete
 	default:
 		finish = api.FinishStop

@@ -125,7 +125,7 @@ func responsesOf(head Head, c api.Completion) responsesAnswer {
 	a := responsesHead(head, responseCompleted)
 	a.Model = c.Model
 	switch c.Finish {
-	case api.FinishLength, api.FinishTimeout:
+	case api.FinishLength, api.FinishTimeout, api.FinishRepetition:
 		a.Status, a.IncompleteDetails = responseIncomplete, &responsesReason{"max_output_tokens"}
 	case api.FinishFilter:
 		a.Status, a.IncompleteDetails = responseIncomplete, &responsesReason{"content_filter"}

@@ -165,8 +165,6 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNoArguments checks that a call without arguments has those of an empty object in each
-// protocol, plain and streamed.
 // TestParallelCalls checks that the official client for Go reports each call of a stream: it
 // looks at the first call of a chunk only.
 func TestParallelCalls(t *testing.T) {
@@ -200,6 +198,8 @@ func TestParallelCalls(t *testing.T) {
 	}
 }
 
+// TestNoArguments checks that a call without arguments has those of an empty object in each
+// protocol, plain and streamed.
 func TestNoArguments(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -219,6 +219,27 @@ func TestNoArguments(t *testing.T) {
 			}
 			if !strings.Contains(plain.Body.String(), c.plain) || !strings.Contains(streamed.Body.String(), c.stream) {
 				t.Errorf("%s, arguments %q: got\n%s\nand\n%s\nwant %s and %s", name, arguments, plain.Body, streamed.Body, c.plain, c.stream)
+			}
+		}
+	}
+}
+
+// TestCutAnswers checks that an answer which the router has cut has the reason of one at the
+// output limit in each protocol, plain and streamed.
+func TestCutAnswers(t *testing.T) {
+	t.Parallel()
+	for want, d := range map[string]surface.Dialect{
+		`"finish_reason":"length"`: surface.OpenAI{}, `"incomplete_details":{"reason":"max_output_tokens"}`: surface.Responses{}, `"stop_reason":"max_tokens"`: surface.Anthropic{},
+	} {
+		for _, finish := range []string{api.FinishTimeout, api.FinishRepetition} {
+			answer := api.Completion{Model: "m", Text: "on and on", Finish: finish}
+			plain, streamed := httptest.NewRecorder(), httptest.NewRecorder()
+			d.Answer(plain, surface.Head{ID: "1"}, answer)
+			if err := d.Stream(streamed, surface.Head{ID: "1"}).End(answer); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(plain.Body.String(), want) || !strings.Contains(streamed.Body.String(), want) {
+				t.Errorf("%s: got\n%s\nand\n%s\nwant %s", finish, plain.Body, streamed.Body, want)
 			}
 		}
 	}
@@ -342,6 +363,35 @@ func TestOptionsRead(t *testing.T) {
 	}
 }
 
+// TestToolsWithoutArguments checks that the schema of a tool has properties in each protocol:
+// OpenAI refuses one without them.
+func TestToolsWithoutArguments(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"type":"object"}`:                  `{"properties":{},"type":"object"}`,
+		`{ "type": "object", "required":[]}`: `{"properties":{}, "type": "object", "required":[]}`,
+		`{"type":"object","properties":{}}`:  `{"type":"object","properties":{}}`,
+		`{}`:                                 `{}`,
+	} {
+		for _, c := range []struct {
+			dialect surface.Dialect
+			body    string
+		}{
+			{surface.OpenAI{}, `"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"n","parameters":` + schema + `}}]`},
+			{surface.Responses{}, `"input":"hi","tools":[{"type":"function","name":"n","parameters":` + schema + `}]`},
+			{surface.Anthropic{}, `"max_tokens":1,"messages":[{"role":"user","content":"hi"}],"tools":[{"name":"n","input_schema":` + schema + `}]`},
+		} {
+			got, err := c.dialect.Read([]byte(`{"model":"m",` + c.body + `}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if sent := string(got.Tools[0].Schema); sent != want {
+				t.Errorf("%T: %s became %s, want %s", c.dialect, schema, sent, want)
+			}
+		}
+	}
+}
+
 // TestTexts checks that texts are read as encoding/json reads them.
 func TestTexts(t *testing.T) {
 	t.Parallel()
@@ -398,35 +448,6 @@ func BenchmarkRead(b *testing.B) {
 			for b.Loop() {
 				if _, err := c.dialect.Read([]byte(c.body)); err != nil {
 					b.Fatal(err)
-// TestToolsWithoutArguments checks that the schema of a tool has properties in each protocol:
-// OpenAI refuses one without them.
-func TestToolsWithoutArguments(t *testing.T) {
-	t.Parallel()
-	for schema, want := range map[string]string{
-		`{"type":"object"}`:                  `{"properties":{},"type":"object"}`,
-		`{ "type": "object", "required":[]}`: `{"properties":{}, "type": "object", "required":[]}`,
-		`{"type":"object","properties":{}}`:  `{"type":"object","properties":{}}`,
-		`{}`:                                 `{}`,
-	} {
-		for _, c := range []struct {
-			dialect surface.Dialect
-			body    string
-		}{
-			{surface.OpenAI{}, `"messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"n","parameters":` + schema + `}}]`},
-			{surface.Responses{}, `"input":"hi","tools":[{"type":"function","name":"n","parameters":` + schema + `}]`},
-			{surface.Anthropic{}, `"max_tokens":1,"messages":[{"role":"user","content":"hi"}],"tools":[{"name":"n","input_schema":` + schema + `}]`},
-		} {
-			got, err := c.dialect.Read([]byte(`{"model":"m",` + c.body + `}`))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if sent := string(got.Tools[0].Schema); sent != want {
-				t.Errorf("%T: %s became %s, want %s", c.dialect, schema, sent, want)
-			}
-		}
-	}
-}
-
 				}
 			}
 		})
