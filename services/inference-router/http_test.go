@@ -470,7 +470,11 @@ func TestSurfaceInput(t *testing.T) {
 		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"tools":[{"type":"bash_20250124","name":"bash"}],` + hi + `}`, "tools.0"},
 	} {
 		t.Run(c.body, func(t *testing.T) {
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"n","input":"x"}}]}]}`, "custom"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","function_call":{"name":"n","arguments":"{}"}}]}`, "function_call"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","audio":{"id":"a"}}]}`, "audio"},
 			t.Parallel()
+		{"/v1/responses", `{"model":"m","input":[{"role":"tool","content":"x"}]}`, "role"},
 			headers := []string{"Anima-Agent", "lucky"}
 			if strings.Contains(c.body, `"user`) {
 				headers = nil

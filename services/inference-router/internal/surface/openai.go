@@ -74,6 +74,9 @@ type openAIMessage struct {
 	Refusal    string          `json:"refusal"`
 	ToolCallID string          `json:"tool_call_id"`
 	ToolCalls  []openAICall    `json:"tool_calls"`
+
+	FunctionCall json.RawMessage `json:"function_call"` // not supported, as Audio
+	Audio        json.RawMessage `json:"audio"`
 }
 
 type openAICall struct {
@@ -132,7 +135,13 @@ func (OpenAI) Read(body []byte) (Request, error) {
 		if read.ToolCallID = m.ToolCallID; read.Content == "" {
 			read.Content = m.Refusal
 		}
+		if len(notNull(m.FunctionCall)) > 0 || len(notNull(m.Audio)) > 0 {
+			return out, invalid("messages[%d]: function_call and audio are not supported", i)
+		}
 		for _, c := range m.ToolCalls {
+			if c.Type != "" && c.Type != "function" {
+				return out, invalid("messages[%d]: a call of the type %.40q is not supported, only function is", i, c.Type)
+			}
 			read.ToolCalls = append(read.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 		}
 		out.Messages = append(out.Messages, read)

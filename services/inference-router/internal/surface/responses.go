@@ -2,6 +2,7 @@ package surface
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -135,6 +136,9 @@ func responsesMessages(instructions, input json.RawMessage) ([]api.ChatMessage, 
 func (item responsesInput) add(all []api.ChatMessage) ([]api.ChatMessage, error) {
 	switch item.Type {
 	case "", "message":
+		if item.Role == provider.ToolRole { // a role of chat completions only
+			return nil, errors.New("the role tool is not one of responses: send a function_call_output")
+		}
 		m, err := messageOf(item.Role, item.Content)
 		return append(all, m), err
 	case "function_call":
