@@ -86,7 +86,7 @@ func responseBody(req provider.Request, d dialect) ([]byte, error) {
 		return nil, err
 	}
 	out := responseRequest{
-		Model: req.Model, MaxOutputTokens: req.MaxTokens, Temperature: req.Temperature, TopP: req.TopP, Stream: !d.noStream,
+		Model: req.Model, MaxOutputTokens: outputLimit(req.MaxTokens), Temperature: req.Temperature, TopP: req.TopP, Stream: !d.noStream,
 	}
 	for _, m := range merged {
 		out.Input = append(out.Input, responseItems(m)...)
@@ -119,6 +119,17 @@ func responseBody(req provider.Request, d dialect) ([]byte, error) {
 		return nil, fmt.Errorf("request: %w", err)
 	}
 	return data, nil
+}
+
+// minOutputTokens is the lowest output limit that OpenAI takes in this protocol.
+const minOutputTokens = 16
+
+// outputLimit returns the limit to send, 0 for none.
+func outputLimit(asked int64) int64 {
+	if asked <= 0 {
+		return 0
+	}
+	return max(asked, minOutputTokens)
 }
 
 // responseItems returns the items of a message. Calls are items of their own, after the

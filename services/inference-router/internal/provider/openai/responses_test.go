@@ -193,6 +193,7 @@ func TestResponsesOptions(t *testing.T) {
 	req := providertest.Ask("hi")
 	req.Tools = providertest.Tools()
 	req.Tools[0].Strict = true
+	req.MaxTokens = 1
 	req.Options = provider.Options{
 		ToolChoice: provider.OneTool + "exec", SingleCall: true, Effort: "low", Stop: []string{"x"},
 		ResponseFormat: []byte(`{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":{"type":"object"}}}`),
@@ -206,6 +207,9 @@ func TestResponsesOptions(t *testing.T) {
 	first := got[0]
 	if string(first.ToolChoice) != `{"name":"exec","type":"function"}` || first.ParallelToolCalls == nil || *first.ParallelToolCalls || first.Reasoning.Effort != "low" {
 		t.Errorf("got %+v", first)
+	}
+	if first.MaxOutputTokens == nil || *first.MaxOutputTokens != 16 {
+		t.Errorf("the output limit 1: got %v, want 16, the lowest one", first.MaxOutputTokens)
 	}
 	if f := first.Text.Format; f.Type != "json_schema" || f.Name != "n" || string(f.Schema) != `{"type":"object"}` || !*f.Strict {
 		t.Errorf("format: got %+v", f)

@@ -88,11 +88,11 @@ func answers(t *testing.T, open Open) {
 		if _, err := p.Complete(t.Context(), req, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.Complete(t.Context(), provider.Request{Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a"}, {Role: provider.User, Content: "b"}}, MaxTokens: 9, TokenParam: model.MaxTokens}, nil); err != nil {
+		if _, err := p.Complete(t.Context(), provider.Request{Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a"}, {Role: provider.User, Content: "b"}}, MaxTokens: 99, TokenParam: model.MaxTokens}, nil); err != nil {
 			t.Fatal(err)
 		}
 		got, keys := s.Requests()
-		want := []provider.Request{s.Carries(req), {Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a\nb"}}, MaxTokens: 9, TokenParam: model.MaxTokens}}
+		want := []provider.Request{s.Carries(req), {Model: "m-2", Messages: []provider.Message{{Role: provider.User, Content: "a\nb"}}, MaxTokens: 99, TokenParam: model.MaxTokens}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -91,8 +91,8 @@ func Decode(body io.Reader) (Request, provider.Request, error) {
 		return r, neutral, errors.New("one of 'input' or 'previous_response_id' must be provided")
 	case r.Store == nil || *r.Store:
 		return r, neutral, errors.New("the response must not be stored")
-	case r.MaxOutputTokens != nil && *r.MaxOutputTokens < 1:
-		return r, neutral, errors.New("'max_output_tokens' must be at least 1")
+	case r.MaxOutputTokens != nil && *r.MaxOutputTokens < 16:
+		return r, neutral, errors.New("invalid 'max_output_tokens': integer below minimum value, expected a value >= 16")
 	case len(r.ToolChoice) > 0 && len(r.Tools) == 0:
 		return r, neutral, errors.New("'tool_choice' is only allowed when 'tools' are specified")
 	}
