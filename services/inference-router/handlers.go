@@ -85,43 +85,32 @@ func (h *handlers) refreshModels(ctx context.Context, _ api.RefreshModels) (api.
 	return h.listModels(ctx, api.ListModels{})
 }
 
-// httpModel is a model in OpenAI's format.
-type httpModel struct {
-	ID      string `json:"id"`
-	Object  string `json:"object"`
-	Created int64  `json:"created"`
-	OwnedBy string `json:"owned_by"`
-}
-
-// usableModels returns the usable models in OpenAI's format.
-func (h *handlers) usableModels(ctx context.Context) ([]httpModel, error) {
-	all, err := h.listModels(ctx, api.ListModels{})
-	list := []httpModel{}
-	for _, m := range all.Models {
-		if m.Usable {
-			list = append(list, httpModel{ID: m.ID, Object: "model", OwnedBy: m.Provider})
+// httpModels adds the routes for the usable models, and for one of them, in the format of a
+// protocol. The id of a model may have slashes.
+func (h *handlers) httpModels(routes host.Routes, pattern string, d surface.Lister) {
+	usable := func(r *http.Request) ([]api.Model, error) {
+		all, err := h.listModels(r.Context(), api.ListModels{})
+		return slices.DeleteFunc(all.Models, func(m api.Model) bool { return !m.Usable }), err
+	}
+	routes.Keyed(pattern, api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
+		list, err := usable(r)
+		if err != nil {
+			d.Refuse(w, host.StatusOf(err), err)
+			return
 		}
-	}
-	return list, err
-}
-
-// httpModels answers GET /v1/models.
-func (h *handlers) httpModels(w http.ResponseWriter, r *http.Request) {
-	list, err := h.usableModels(r.Context())
-	host.WriteJSON(w, map[string]any{"object": "list", "data": list}, err)
-}
-
-// httpModelOf answers GET /v1/models/{model}. The id of a model may have slashes.
-func (h *handlers) httpModelOf(w http.ResponseWriter, r *http.Request) {
-	list, err := h.usableModels(r.Context())
-	id := r.PathValue("model")
-	i := slices.IndexFunc(list, func(m httpModel) bool { return m.ID == id })
-	if err == nil && i < 0 {
-		err = &api.Error{Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no usable model %.80q", id), Next: "GET /v1/models lists the models"}
-	}
-	if err != nil {
-		surface.OpenAI{}.Refuse(w, host.StatusOf(err), err)
-		return
-	}
-	host.WriteJSON(w, list[i], nil)
+		d.Models(w, list)
+	})
+	routes.Keyed(pattern+"/{model...}", api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
+		list, err := usable(r)
+		id := r.PathValue("model")
+		i := slices.IndexFunc(list, func(m api.Model) bool { return m.ID == id })
+		if err == nil && i < 0 {
+			err = &api.Error{Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no usable model %.80q", id), Next: pattern + " lists the models"}
+		}
+		if err != nil {
+			d.Refuse(w, host.StatusOf(err), err)
+			return
+		}
+		d.Model(w, list[i])
+	})
 }

@@ -37,8 +37,8 @@ const (
 // httpRoutes adds the routes of the HTTP surfaces: the protocols of OpenAI and Anthropic
 // before the same calls as over NATS.
 func (h *handlers) httpRoutes(routes host.Routes) {
-	routes.Keyed("GET /v1/models", api.ScopeRead, surface.OpenAI{}.Refuse, h.httpModels)
-	routes.Keyed("GET /v1/models/{model...}", api.ScopeRead, surface.OpenAI{}.Refuse, h.httpModelOf)
+	h.httpModels(routes, "GET /v1/models", surface.OpenAI{})
+	h.httpModels(routes, "GET /anthropic/v1/models", surface.Anthropic{})
 	for pattern, d := range map[string]surface.Dialect{
 		"POST /v1/chat/completions":   surface.OpenAI{},
 		"POST /v1/responses":          surface.Responses{},

@@ -255,6 +255,35 @@ func (a anthropicCaller) status(err error) (int, string) {
 	return 0, err.Error()
 }
 
+// TestModelLists reads the models with the official client of each protocol.
+func TestModelLists(t *testing.T) {
+	t.Parallel()
+	w := start(t, serve(t), nil)
+	ours := openai.NewClient(option.WithBaseURL(w.HTTP+"/v1"), option.WithAPIKey(w.Token), option.WithMaxRetries(0))
+	theirs := anthropic.NewClient(anthropicoption.WithBaseURL(w.HTTP+"/anthropic"), anthropicoption.WithAPIKey(w.Token), anthropicoption.WithMaxRetries(0))
+	all := map[string][]string{}
+	for list := ours.Models.ListAutoPaging(t.Context()); list.Next(); {
+		all["openai"] = append(all["openai"], list.Current().ID)
+	}
+	for list := theirs.Models.ListAutoPaging(t.Context(), anthropic.ModelListParams{}); list.Next(); {
+		all["anthropic"] = append(all["anthropic"], list.Current().ID)
+	}
+	if !slices.Contains(all["openai"], "m") || !slices.Equal(all["openai"], all["anthropic"]) {
+		t.Errorf("got the models %v, want the same with m", all)
+	}
+	if m, err := ours.Models.Get(t.Context(), "m"); err != nil || m.ID != "m" || m.OwnedBy != "openai" {
+		t.Errorf("openai: got %+v, %v", m, err)
+	}
+	if m, err := theirs.Models.Get(t.Context(), "m", anthropic.ModelGetParams{}); err != nil || m.ID != "m" || m.DisplayName != "m" || m.MaxInputTokens != 128_000 || m.CreatedAt.Unix() != 0 {
+		t.Errorf("anthropic: got %+v, %v", m, err)
+	}
+	if _, err := theirs.Models.Get(t.Context(), "mm", anthropic.ModelGetParams{}); err == nil {
+		t.Error("a model that does not exist: got no error")
+	} else if status, word := (anthropicCaller{}).status(err); status != http.StatusNotFound || word != "not_found_error" {
+		t.Errorf("a model that does not exist: got %d %s, want 404 not_found_error", status, word)
+	}
+}
+
 // withBalances answers requests for the balance of agents as treasury does: lucky has
 // credits, and no other agent has an account.
 func withBalances(t *testing.T, w *apptest.World) *apptest.World {
@@ -441,7 +470,11 @@ func TestSurfaceInput(t *testing.T) {
 		{"/v1/chat/completions", `{"model":"m","web_search_options":{},` + hi + `}`, "web_search_options"},
 		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"function","name":"n","content":"x"}]}`, "role"},
 		{"/v1/chat/completions", `{"model":"m","messages":[{"content":"x"}]}`, "role"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"n","input":"x"}}]}]}`, "custom"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","function_call":{"name":"n","arguments":"{}"}}]}`, "function_call"},
+		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","audio":{"id":"a"}}]}`, "audio"},
 		{"/v1/responses", `{"model":"m","input":[{"role":"someone","content":"x"}]}`, "role"},
+		{"/v1/responses", `{"model":"m","input":[{"role":"tool","content":"x"}]}`, "role"},
 		{"/v1/responses", `{`, "not a request"},
 		{"/v1/responses", `{"input":"hi"}`, "model is missing"},
 		{"/v1/responses", `{"model":"m"}`, "input is neither"},
@@ -470,11 +503,7 @@ func TestSurfaceInput(t *testing.T) {
 		{"/anthropic/v1/messages", `{"model":"m","max_tokens":1,"tools":[{"type":"bash_20250124","name":"bash"}],` + hi + `}`, "tools.0"},
 	} {
 		t.Run(c.body, func(t *testing.T) {
-		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c","type":"custom","custom":{"name":"n","input":"x"}}]}]}`, "custom"},
-		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","function_call":{"name":"n","arguments":"{}"}}]}`, "function_call"},
-		{"/v1/chat/completions", `{"model":"m","messages":[{"role":"assistant","audio":{"id":"a"}}]}`, "audio"},
 			t.Parallel()
-		{"/v1/responses", `{"model":"m","input":[{"role":"tool","content":"x"}]}`, "role"},
 			headers := []string{"Anima-Agent", "lucky"}
 			if strings.Contains(c.body, `"user`) {
 				headers = nil

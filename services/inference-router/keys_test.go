@@ -98,6 +98,8 @@ func TestKeys(t *testing.T) {
 	routes := modelRoutes("m")
 	routes["GET /v1/models"] = ""
 	routes["GET /v1/models/m"] = ""
+	routes["GET /anthropic/v1/models"] = ""
+	routes["GET /anthropic/v1/models/m"] = ""
 	for route, body := range routes {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()

@@ -55,6 +55,16 @@ type Dialect interface {
 	Refuse(w http.ResponseWriter, status int, err error)
 }
 
+// Lister is a protocol with a list of models.
+type Lister interface {
+	// Model writes a model.
+	Model(w http.ResponseWriter, m api.Model)
+	// Models writes a list of all models.
+	Models(w http.ResponseWriter, all []api.Model)
+	// Refuse is that of [Dialect].
+	Refuse(w http.ResponseWriter, status int, err error)
+}
+
 // Stream writes the parts of an answer and flushes each. Errors mean that the caller has
 // disconnected.
 type Stream interface {
