@@ -214,6 +214,20 @@ func TestDifferenceFreezes(t *testing.T) {
 	}
 }
 
+// TestManyWallets compares more wallets with the chain than a public node permits calls in a
+// request.
+func TestManyWallets(t *testing.T) {
+	t.Parallel()
+	w, p := onchain(t, map[string]string{"ANIMA_TREASURY_CHAIN_RECONCILE": "1h"})
+	for i := range 2 * chaintest.FreeCalls {
+		ask[api.Account](t, w.Bus, api.OpenAccount{Agent: fmt.Sprintf("a%d", i)})
+	}
+	p.Set(chaintest.Free)
+	if r := ask[api.Reconciliation](t, w.Bus, api.ReconcileLedger{}); !r.OK || len(r.Accounts) != 2*chaintest.FreeCalls {
+		t.Errorf("reconcile: got %+v, want the agreement of %d agents", r, 2*chaintest.FreeCalls)
+	}
+}
+
 // TestLazyChain checks that a lazy treasury makes no request before the chain is used.
 func TestLazyChain(t *testing.T) {
 	t.Parallel()

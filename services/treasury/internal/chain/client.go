@@ -8,7 +8,9 @@ import (
 	"math/big"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -35,6 +37,7 @@ type Client struct {
 	opts Options
 	host string
 	rpc  *rpc.Client
+	few  atomic.Bool // the node has refused a request of many calls
 
 	mu       sync.Mutex
 	verified bool // the token's domain was compared since the last failure
@@ -96,11 +99,58 @@ func (c *Client) call(ctx context.Context, calls ...rpc.BatchElem) error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		return e
 	}
+	const next = "check the provider of the RPC; treasury asks again by itself"
 	if answer, ok := errors.AsType[rpc.Error](err); ok {
-		return &CallError{text: fmt.Sprintf("%.200s", answer.Error())}
+		text := fmt.Sprintf("%.200s", answer.Error())
+		return &CallError{text: text, reverted: reverts(answer.ErrorCode(), text), err: c.failed("refuses a request", next)}
 	}
 	// The text of other errors contains the address with its key.
-	return c.failed("does not answer", "check the provider of the RPC; treasury asks again by itself")
+	failed := c.failed("does not answer", next)
+	if refusedWhole(err) {
+		return fmt.Errorf("%w: %w", failed, errWhole)
+	}
+	return failed
+}
+
+// errWhole is in the error of a request that the node has refused as a whole, maybe because
+// it has too many calls.
+var errWhole = errors.New("the request is refused as a whole")
+
+// refusedWhole reports whether a node has answered a batch with one error: an object instead
+// of a list, or a status of HTTP.
+func refusedWhole(err error) bool {
+	other, _ := errors.AsType[*json.UnmarshalTypeError](err)
+	status, _ := errors.AsType[rpc.HTTPError](err)
+	return other != nil && other.Value == "object" || status.StatusCode == http.StatusBadRequest || status.StatusCode == http.StatusRequestEntityTooLarge
+}
+
+// Calls in one request, with those for the chain id and the last block two more. Nodes
+// permit different numbers and do not tell them: the public ones of Base permit 10.
+const (
+	manyCalls = 100
+	fewCalls  = 8
+)
+
+// inParts calls f for parts of n elements, each of which is a call. If the node refuses a
+// request as a whole, this and all later ones have fewer calls.
+func (c *Client) inParts(n int, f func(from, to int) error) error {
+	for from := 0; from < n; {
+		most := manyCalls
+		if c.few.Load() {
+			most = fewCalls
+		}
+		to := min(n, from+most)
+		err := f(from, to)
+		switch {
+		case err == nil:
+			from = to
+		case errors.Is(err, errWhole) && to-from > fewCalls:
+			c.few.Store(true)
+		default:
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Client) failed(what, next string) error {
@@ -108,11 +158,27 @@ func (c *Client) failed(what, next string) error {
 }
 
 // CallError is the answer of a node that a call is not possible, such as a transaction
-// that would fail.
-type CallError struct{ text string }
+// that would fail. It wraps an Unavailable [api.Error] without the text of the node.
+type CallError struct {
+	text     string
+	reverted bool // the contract has refused the call, and not the node
+	err      error
+}
 
 // Error returns the text of the node.
 func (e *CallError) Error() string { return "the chain refuses the call: " + e.text }
+
+// Unwrap returns the wrapped error.
+func (e *CallError) Unwrap() error { return e.err }
+
+// reverts reports whether an error of a node means that it has executed a call and the
+// contract has refused it. Every other error, such as that of a rate limit, says nothing
+// about the call.
+func reverts(code int, text string) bool {
+	const executionReverted = 3 // of go-ethereum and others; some nodes have only the text
+	text = strings.ToLower(text)
+	return code == executionReverted || strings.Contains(text, "revert") || strings.Contains(text, "vm execution error")
+}
 
 // read calls a method of the token at a block.
 func (c *Client) read(method string, at any, out *hexutil.Bytes, args ...any) (rpc.BatchElem, error) {
@@ -198,28 +264,35 @@ func (c *Client) Heads(ctx context.Context) (h Heads, err error) {
 // Blocks returns the blocks with the given numbers, nil where the chain has none, and the
 // last block of the same view. Behind a load balancer the node that answers may be behind
 // the one of the request before: that it has no block after its last one proves nothing.
-// It is asked for the last block first, because it may get a block between two answers.
+// It is asked for the last block first, because it may get a block between two answers. Of
+// several requests the earliest last block is returned.
 func (c *Client) Blocks(ctx context.Context, numbers ...uint64) (blocks []*Block, last Block, err error) {
-	tags := make([]any, 0, 1+len(numbers))
-	tags = append(tags, "latest")
-	for _, n := range numbers {
-		tags = append(tags, hexutil.Uint64(n))
-	}
-	all, err := c.blocks(ctx, tags...)
-	if err != nil {
-		return nil, last, err
-	}
-	if end := all[0]; end != nil {
-		last = end.block()
-	}
 	blocks = make([]*Block, len(numbers))
-	for i, h := range all[1:] {
-		if h != nil {
-			b := h.block()
-			blocks[i] = &b
+	err = c.inParts(len(numbers), func(from, to int) error {
+		tags := []any{"latest"}
+		for _, n := range numbers[from:to] {
+			tags = append(tags, hexutil.Uint64(n))
 		}
-	}
-	return blocks, last, nil
+		all, err := c.blocks(ctx, tags...)
+		if err != nil {
+			return err
+		}
+		var end Block
+		if all[0] != nil {
+			end = all[0].block()
+		}
+		if from == 0 || end.Number < last.Number {
+			last = end
+		}
+		for i, h := range all[1:] {
+			if h != nil {
+				b := h.block()
+				blocks[from+i] = &b
+			}
+		}
+		return nil
+	})
+	return blocks, last, err
 }
 
 func (c *Client) blocks(ctx context.Context, tags ...any) ([]*header, error) {

@@ -160,6 +160,46 @@ func TestReadsTransfersAndAuthorizations(t *testing.T) {
 	}
 }
 
+// TestFreeNode asks a node that permits few calls in a request and few blocks in a search:
+// everything is read, in parts.
+func TestFreeNode(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	p := chaintest.Start(t, devchain.Options{Interval: -1})
+	c := client(t, p, func(*chain.Options) {})
+	p.Give(t, owner, 5, "one")
+	for range 3 * chaintest.FreeBlocks {
+		p.Commit()
+	}
+	p.Give(t, owner, 7, "two")
+	h, err := c.Heads(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Set(chaintest.Free)
+	if ts, err := c.Transfers(ctx, 0, h.Latest.Number, owner); err != nil || len(ts) != 2 || ts[0].Value != 5 || ts[1].Value != 7 {
+		t.Errorf("transfers: got %+v, %v, want 5 and 7", ts, err)
+	}
+	of, numbers := make([]common.Address, 3*chaintest.FreeCalls), make([]uint64, 3*chaintest.FreeCalls)
+	for i := range numbers {
+		of[i], numbers[i] = common.Address{1}, uint64(i) //nolint:gosec // small
+	}
+	of[0], of[len(of)-1] = owner, owner
+	values, err := c.BalancesAt(ctx, h.Latest.Hash, of...)
+	if err != nil || len(values) != len(of) || values[0] != 12 || values[1] != 0 || values[len(of)-1] != 12 {
+		t.Errorf("balances: got %v, %v, want the first and the last of 12", values, err)
+	}
+	blocks, last, err := c.Blocks(ctx, numbers...)
+	if err != nil || last != h.Latest || len(blocks) != len(numbers) {
+		t.Fatalf("blocks: got %d before %v, %v, want %d before %v", len(blocks), last, err, len(numbers), h.Latest)
+	}
+	for i, b := range blocks {
+		if b == nil || b.Number != numbers[i] {
+			t.Errorf("block %d: got %v", numbers[i], b)
+		}
+	}
+}
+
 // TestNodeThatGrows asks a node that gets the last block while it answers: it must prove
 // neither that the chain does not have this block nor that the block has no transfer.
 func TestNodeThatGrows(t *testing.T) {

@@ -76,9 +76,6 @@ type suspect struct {
 	since      time.Time
 }
 
-// balancesAtOnce is the number of balances in one request.
-const balancesAtOnce = 100
-
 // Run reconciles at a block that the watcher has reached; agent "" means all agents.
 // Errors: Unavailable if the chain cannot be read, and then no agent is frozen.
 func (r *Reconciler) Run(ctx context.Context, at Block, agent string) (Report, error) {
@@ -107,15 +104,13 @@ func (r *Reconciler) Run(ctx context.Context, at Block, agent string) (Report, e
 	if agent != "" && len(addresses) == 0 {
 		return report, &api.Error{Code: api.NotFound, Message: fmt.Sprintf("agent %.40q has no wallet", agent), Next: "anima agent list shows the agents"}
 	}
+	balances, err := r.Client.BalancesAt(ctx, at.Hash, addresses...)
+	if err != nil {
+		return report, err
+	}
 	chain := map[string]api.Micros{} // of all wallets of an agent
-	for part := range slices.Chunk(addresses, balancesAtOnce) {
-		balances, err := r.Client.BalancesAt(ctx, at.Hash, part...)
-		if err != nil {
-			return report, err
-		}
-		for i, a := range part {
-			chain[wallets[a].Agent] += balances[i]
-		}
+	for i, a := range addresses {
+		chain[wallets[a].Agent] += balances[i]
 	}
 	for _, name := range slices.Sorted(maps.Keys(own)) {
 		account, err := r.compare(ctx, at, name, own[name], chain[name])

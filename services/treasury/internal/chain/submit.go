@@ -205,13 +205,13 @@ func (s *Submitter) Transfer(ctx context.Context, a x402.Authorization, sig x402
 		rpc.BatchElem{Method: "eth_getBlockByNumber", Args: []any{"latest", false}, Result: &head},
 		rpc.BatchElem{Method: "eth_maxPriorityFeePerGas", Result: &tip},
 		rpc.BatchElem{Method: "eth_estimateGas", Args: []any{call}, Result: &gas})
-	if refused, isRefusal := errors.AsType[*CallError](err); isRefusal {
-		if strings.Contains(refused.text, "insufficient funds") { // of the wallet for fees, not of the payer
-			return "", false, s.failed("refuses the transaction: the wallet "+s.address.Hex()+" cannot pay its fee", "send it the currency of the network")
-		}
-		return "", false, nil // the token would refuse it
-	}
-	if err != nil {
+	refused, isRefusal := errors.AsType[*CallError](err)
+	switch {
+	case isRefusal && refused.reverted: // the token would refuse it
+		return "", false, nil
+	case isRefusal && strings.Contains(refused.text, "insufficient funds"): // of the wallet for fees, not of the payer
+		return "", false, s.failed("refuses the transaction: the wallet "+s.address.Hex()+" cannot pay its fee", "send it the currency of the network")
+	case err != nil:
 		return "", false, err
 	}
 	if head.BaseFee == nil {

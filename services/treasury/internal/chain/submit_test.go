@@ -84,11 +84,13 @@ func TestSubmits(t *testing.T) {
 		if got, err := s.Transferred(t.Context(), other); got != "" || err != nil {
 			t.Errorf("to another payee: got %s, %v", got, err)
 		}
-		proxy.Set(chaintest.Refuses)
 		a.Nonce = [32]byte{2}
 		sig = payer.Sign(t, a, chain.Dev)
-		if _, _, err := s.Transfer(t.Context(), a, sig); api.CodeOf(err) != api.Unavailable {
-			t.Errorf("no RPC: got %v", err)
+		for _, mode := range []chaintest.Mode{chaintest.Refuses, chaintest.Busy} { // neither is a refusal of the token
+			proxy.Set(mode)
+			if hash, ok, err := s.Transfer(t.Context(), a, sig); api.CodeOf(err) != api.Unavailable {
+				t.Errorf("the RPC %s: got %q, %t, %v, want unavailable", mode, hash, ok, err)
+			}
 		}
 		proxy.Set(chaintest.Works)
 		for i := range byte(2) {

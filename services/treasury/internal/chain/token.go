@@ -91,14 +91,17 @@ func (c *Client) latestBalance(ctx context.Context, of common.Address) (Balance,
 // BalancesAt returns the USDC of addresses at the block with a hash.
 func (c *Client) BalancesAt(ctx context.Context, hash common.Hash, of ...common.Address) ([]api.Micros, error) {
 	raw := make([]hexutil.Bytes, len(of))
-	calls := make([]rpc.BatchElem, len(of))
-	for i, a := range of {
-		var err error
-		if calls[i], err = c.read("balanceOf", map[string]any{"blockHash": hash}, &raw[i], a); err != nil {
-			return nil, err
+	err := c.inParts(len(of), func(from, to int) error {
+		calls := make([]rpc.BatchElem, to-from)
+		for i, a := range of[from:to] {
+			var err error
+			if calls[i], err = c.read("balanceOf", map[string]any{"blockHash": hash}, &raw[from+i], a); err != nil {
+				return err
+			}
 		}
-	}
-	if err := c.call(ctx, calls...); err != nil {
+		return c.call(ctx, calls...)
+	})
+	if err != nil {
 		return nil, err
 	}
 	values := make([]api.Micros, len(of))
@@ -195,10 +198,29 @@ func (c *Client) AuthorizationsUsed(ctx context.Context, first, last uint64, of 
 }
 
 // logs returns the logs of an event of the token whose first or second address is among
-// the given ones; nil means any. The same request asks for the last block first: behind a
+// the given ones; nil means any. A range that the node refuses is read in halves: plans of
+// providers permit as few as 10 blocks, and their errors have nothing in common.
+func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) (all []types.Log, err error) {
+	for most := last - first + 1; first <= last; {
+		end := min(last, first+most-1)
+		part, err := c.logsIn(ctx, first, end, event, one, two)
+		_, refused := errors.AsType[*CallError](err)
+		switch {
+		case err == nil:
+			all, first = append(all, part...), end+1
+		case (refused || errors.Is(err, errWhole)) && end > first:
+			most = (end - first + 1) / 2
+		default:
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// logsIn is logs in one request. The same request asks for the last block first: behind a
 // load balancer may be a node that does not have it yet, or gets it between two answers, and
 // some nodes return the logs of the blocks that they have without an error.
-func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) ([]types.Log, error) {
+func (c *Client) logsIn(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) ([]types.Log, error) {
 	topic := func(as []common.Address) any {
 		if as == nil {
 			return nil

@@ -97,11 +97,12 @@ type Ledger interface {
 	ReverseUSDC(ctx context.Context, d Deposit) error
 }
 
-// Limits of one request. Providers limit eth_getLogs by blocks and by addresses.
+// Limits of one request. Providers limit eth_getLogs by blocks and by addresses; a node that
+// permits less is asked in parts, see [Client.logs] and [Client.inParts].
 const (
 	scanBlocks  = 500
 	scanWallets = 100
-	openAtOnce  = 90 // deposits, and so blocks, in one request, with the last block
+	openAtOnce  = 90 // deposits, and so blocks
 )
 
 // Watcher turns transfers to the wallets of agents into deposits. Several replicas may

@@ -32,10 +32,17 @@ const (
 	Limits  Mode = "limits"  // logs of more than MaxBlocks blocks are refused
 	Behind  Mode = "behind"  // every second request for blocks by number is answered by a node without the last one
 	Grows   Mode = "grows"   // the first call of each request is answered by a node that gets the last block afterwards
+	Free    Mode = "free"    // as public nodes: requests of more than FreeCalls calls and logs of more than FreeBlocks blocks are refused
+	Busy    Mode = "busy"    // estimates are refused for their rate; everything else works
 )
 
-// MaxBlocks is the limit of a proxy that limits.
-const MaxBlocks = 500
+// MaxBlocks is the limit of a proxy that limits, and FreeCalls and FreeBlocks are those of a
+// public node.
+const (
+	MaxBlocks  = 500
+	FreeCalls  = 10
+	FreeBlocks = 10
+)
 
 // Proxy is a dev chain behind a proxy.
 type Proxy struct {
@@ -118,8 +125,10 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		p.Chain.ServeHTTP(w, r)
-	case Lags, Limits:
+	case Lags, Limits, Free:
 		p.logs(w, r, mode)
+	case Busy:
+		p.busy(w, r)
 	case Behind, Grows:
 		p.behind(w, r, mode == Grows)
 	case Works:
@@ -140,6 +149,14 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 		Params []json.RawMessage `json:"params"`
 	}
 	_ = json.Unmarshal(body, &batch) // a single request is none for logs
+	if mode == Free && len(batch) > FreeCalls {
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","error":{"code":-32014,"message":"maximum 10 calls in 1 batch"},"id":null}`)
+		return
+	}
+	most := hexutil.Uint64(MaxBlocks)
+	if mode == Free {
+		most = FreeBlocks
+	}
 	altered := false
 	answers := make([]map[string]any, len(batch))
 	for i, m := range batch {
@@ -152,7 +169,7 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 				FromBlock hexutil.Uint64 `json:"fromBlock"`
 				ToBlock   hexutil.Uint64 `json:"toBlock"`
 			}
-			if err := json.Unmarshal(m.Params[0], &of); err == nil && mode == Limits && of.ToBlock-of.FromBlock >= MaxBlocks {
+			if err := json.Unmarshal(m.Params[0], &of); err == nil && mode != Lags && of.ToBlock-of.FromBlock >= most {
 				delete(answers[i], "result")
 				answers[i]["error"] = map[string]any{"code": -32602, "message": "too many blocks"}
 				altered = true
@@ -167,6 +184,31 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		p.Chain.ServeHTTP(w, r)
 		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
+}
+
+// busy answers estimates as a node whose limit of the rate is reached in the middle of a
+// request, and all else truly.
+func (p *Proxy) busy(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, "down", http.StatusBadGateway)
+		return
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	answer := httptest.NewRecorder()
+	p.Chain.ServeHTTP(answer, r)
+	var batch, answers []map[string]json.RawMessage
+	if json.Unmarshal(body, &batch) != nil || json.Unmarshal(answer.Body.Bytes(), &answers) != nil {
+		_, _ = w.Write(answer.Body.Bytes())
+		return
+	}
+	for i, m := range batch {
+		if string(m["method"]) == `"eth_estimateGas"` {
+			answers[i] = map[string]json.RawMessage{"jsonrpc": answers[i]["jsonrpc"], "id": m["id"], "error": json.RawMessage(`{"code":-32016,"message":"over rate limit"}`)}
+		}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
