@@ -8,6 +8,8 @@ import (
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+
+	"github.com/anima-run/anima/services/treasury/internal/wallet"
 )
 
 // directory finds agents by the addresses of their wallets, and the other way round.
@@ -16,6 +18,9 @@ type directory interface {
 	AgentAt(ctx context.Context, address string) (string, error)
 	// Earlier returns the addresses of the wallets that an agent had.
 	Earlier(ctx context.Context, agent string) ([]string, error)
+	// Wallets returns the owners of all wallets, those that agents have, had and get by a
+	// rotation.
+	Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error)
 }
 
 // addressOf returns the address of an account, EIP-55: that of the agent's wallet, or the

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -37,11 +38,28 @@ func (h *handlers) getEconomics(ctx context.Context, m api.GetEconomics) (api.Ec
 			Next: fmt.Sprintf("name 1 to %d agents, a period that ends after its begin, and at most %d buckets", api.MaxEconomicsAgents, maxBuckets),
 		}
 	}
-	e, err := h.ledger.Economics(ctx, agents, p)
+	wallets, err := h.walletsOf(ctx, agents)
+	if err != nil {
+		return api.Economics{}, err
+	}
+	e, err := h.ledger.Economics(ctx, agents, wallets, p)
 	if err != nil {
 		return api.Economics{}, err
 	}
 	return economics(agents, p, &e), nil
+}
+
+// walletsOf returns the addresses of the present and earlier wallets of agents, in lower
+// case.
+func (h *handlers) walletsOf(ctx context.Context, agents []string) (map[string]bool, error) {
+	owners, err := h.directory.Wallets(ctx)
+	all := map[string]bool{}
+	for address, owner := range owners {
+		if _, found := slices.BinarySearch(agents, owner.Agent); found {
+			all[strings.ToLower(address.Hex())] = true
+		}
+	}
+	return all, err
 }
 
 // economics computes the rates of an answer.

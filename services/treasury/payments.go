@@ -112,10 +112,14 @@ func (h *handlers) reconcile(ctx context.Context) error {
 type usdc struct{ ledger *ledger.Ledger }
 
 func (u usdc) Hold(ctx context.Context, p *pay.Payment, _ string, expires int64) error {
+	category := api.CategoryX402
+	if p.Own { // treasury's own purpose is to buy credits for the agent
+		category = ledger.CategoryExchange
+	}
 	s, err := u.ledger.Hold(ctx, ledger.HoldRequest{
-		ID: p.Hold(), Agent: p.Agent, Asset: api.USDC, Amount: p.Amount, Category: "x402", Turn: p.Turn, ExpiresAt: expires,
+		ID: p.Hold(), Agent: p.Agent, Asset: api.USDC, Amount: p.Amount, Category: category, Turn: p.Turn, ExpiresAt: expires,
 		Payee: ledger.PayeeUSDC(p.Payee), Parent: p.Parent, Session: p.Session, By: p.By, Domain: hostOf(p.URL), Chain: p.Network, Facilitator: p.Facilitator,
-		Exchange: p.Own, // treasury's own purpose is to buy credits for the agent
+		Exchange: p.Own,
 	})
 	if err == nil && s.Status != api.HoldActive {
 		err = api.Errorf(api.Conflict, "the hold %s is %s", p.Hold(), s.Status)

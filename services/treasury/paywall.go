@@ -93,7 +93,7 @@ func (s *shop) issue(ctx context.Context, address string) (purchase, error) {
 		return purchase{}, err
 	}
 	_, err = s.ledger.Purchase(ctx, ledger.PurchaseRequest{
-		ID: "x402/" + paid.Key, Source: ledger.ChainUSDC(paid.Network.Name), Agent: account, USDC: paid.Amount, Credits: paid.Amount,
+		ID: ledger.SaleID(paid.Key), Source: ledger.ChainUSDC(paid.Network.Name), Agent: account, USDC: paid.Amount, Credits: paid.Amount,
 		Memo: "credits for USDC, " + paid.Transaction, Parent: bus.TraceParent(ctx),
 	})
 	cents := int64(paid.Amount / api.Cent)

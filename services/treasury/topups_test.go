@@ -47,6 +47,10 @@ func TestTriggeredTopUps(t *testing.T) {
 	if b := ask[api.Balance](t, w.Bus, api.GetBalance{Agent: "lucky"}); len(ps) != 1 || b.Available != 6*api.Dollar || b.USDC != 7*api.Dollar {
 		t.Errorf("after 16 requests: got %d payments and %+v, want one", len(ps), b)
 	}
+	// The purchase is an exchange: only the dollar of credits and the USDC came from outside.
+	if e := ask[api.Economics](t, w.Bus, api.GetEconomics{Agents: []string{"lucky"}}); len(e.Spent) != 0 || e.Exchange != 0 || e.Profit != 0 || e.Deposits != 13*api.Dollar || e.Runway != -1 {
+		t.Errorf("report: got %+v, want deposits of 13 dollars and nothing spent", e)
+	}
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "nobody", Cause: "test"}, api.NotFound, "")
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "lucky"}, api.Invalid, "")
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "lucky", Cause: "test", Missing: -1}, api.Invalid, "")

@@ -13,7 +13,7 @@ type Economics struct {
 	Earned       api.Micros            // paid by agents outside the group, from holds
 	TransfersIn  api.Micros
 	TransfersOut api.Micros
-	Deposits     api.Micros // from outside the ledger
+	Deposits     api.Micros // from outside the ledger, with credits that others paid
 	Exchange     api.Micros // credits bought, minus the USDC paid for them
 	Reversed     api.Micros // change by reversals
 
@@ -41,10 +41,12 @@ type Period struct {
 // economicsAtOnce is the number of transactions in memory.
 const economicsAtOnce = 1000
 
-// Economics adds up the transactions of a group of agents in a period. Its memory depends
-// on the number of turns in the period, not on that of transactions. Errors: NotFound.
-func (l *Ledger) Economics(ctx context.Context, agents []string, p Period) (Economics, error) {
-	s := summary{members: map[string]bool{}, period: p, turns: map[string]bool{}}
+// Economics adds up the transactions of a group of agents in a period. wallets are the
+// addresses of their wallets, in lower case: credits that one of them has paid are bought
+// with the USDC of the group. The memory depends on the number of turns in the period, not
+// on that of transactions. Errors: NotFound.
+func (l *Ledger) Economics(ctx context.Context, agents []string, wallets map[string]bool, p Period) (Economics, error) {
+	s := summary{members: map[string]bool{}, wallets: wallets, period: p, turns: map[string]bool{}}
 	for _, agent := range agents {
 		s.members[agent] = true
 	}
@@ -74,6 +76,7 @@ func (l *Ledger) Economics(ctx context.Context, agents []string, p Period) (Econ
 type summary struct {
 	Economics
 	members map[string]bool
+	wallets map[string]bool
 	period  Period
 	turns   map[string]bool
 }
@@ -165,7 +168,7 @@ func (s *summary) add(t *Transaction, category string) {
 	case KindDeposit:
 		income(&s.Deposits)
 	case KindPurchase:
-		if usdc == 0 { // paid from outside the group
+		if usdc == 0 && !s.wallets[payerOf(t)] { // paid from outside the group
 			income(&s.Deposits)
 		} else {
 			s.Exchange += net
@@ -194,8 +197,12 @@ func (s *summary) settled(t *Transaction, net api.Micros, category string, bucke
 		bucket.Income += net
 		return
 	}
-	s.Spent[category] -= net // 0 if the payee is a member
-	bucket.Spent -= net
+	if category == CategoryExchange { // for credits, which are another transaction
+		s.Exchange += net
+	} else {
+		s.Spent[category] -= net // 0 if the payee is a member
+		bucket.Spent -= net
+	}
 	tally := s.Ended[api.HoldSettled]
 	tally.Holds++
 	tally.Settled -= net

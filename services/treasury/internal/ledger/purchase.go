@@ -2,9 +2,32 @@ package ledger
 
 import (
 	"cmp"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 )
+
+// CategoryExchange is the category of holds of USDC with which agents buy credits for
+// themselves.
+const CategoryExchange = "exchange"
+
+// salePrefix begins the ids of purchases that are paid over HTTP 402.
+const salePrefix = "x402/"
+
+// SaleID returns the id of the purchase that a payment over HTTP 402 pays. The key of the
+// payment is its network, the address of its payer and its nonce, separated by slashes.
+func SaleID(key string) string { return salePrefix + key }
+
+// payerOf returns the address that has paid a purchase over HTTP 402, in lower case, ""
+// for every other transaction.
+func payerOf(t *Transaction) string {
+	key, ok := strings.CutPrefix(t.ID, salePrefix)
+	parts := strings.Split(key, "/")
+	if !ok || len(parts) != 3 || t.Kind != KindPurchase {
+		return ""
+	}
+	return strings.ToLower(parts[1])
+}
 
 // PurchaseRequest holds the arguments of [Ledger.Purchase]: credits for an agent that are
 // paid in USDC, from a hold or from outside the ledger.

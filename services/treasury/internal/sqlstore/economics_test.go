@@ -63,7 +63,7 @@ func TestEconomics(t *testing.T) {
 
 		begin := start + time.Hour.Microseconds()
 		p := ledger.Period{Since: begin, Until: begin + time.Hour.Microseconds(), Buckets: 2}
-		got, err := b.Economics(ctx, []string{"lucky", "child"}, p)
+		got, err := b.Economics(ctx, []string{"lucky", "child"}, nil, p)
 		want := ledger.Economics{
 			Spent: map[string]api.Micros{"inference": 80, "x402": 40, "other": 0}, Earned: 90, TransfersOut: 7, Deposits: 500, Exchange: -10,
 			Turns: 2, TurnCost: 120, First: begin, Balance: 1000 - 80 - 30 - 99 + 190 + 1000 + 30 + 90 - 7,
@@ -75,11 +75,49 @@ func TestEconomics(t *testing.T) {
 		if diff := cmp.Diff(want, got); err != nil || diff != "" {
 			t.Errorf("group: %v (-want +got):\n%s", err, diff)
 		}
-		got, err = b.Economics(ctx, []string{"child"}, p)
+		got, err = b.Economics(ctx, []string{"child"}, nil, p)
 		if err != nil || got.Earned != 120 || got.TransfersOut != 7 || got.Turns != 0 || got.Deposits != 0 {
 			t.Errorf("child: got %+v, %v, want 120 earned and 7 transferred", got, err)
 		}
-		_, err = b.Economics(ctx, []string{"nobody"}, p)
+		_, err = b.Economics(ctx, []string{"nobody"}, nil, p)
 		wantRefused(t, "nobody", err, api.NotFound, "")
+	})
+}
+
+// TestEconomicsOfTopUps checks that credits that an agent buys with the USDC of its wallet
+// are neither spent nor a deposit, and that those that others buy for it are a deposit.
+func TestEconomicsOfTopUps(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx := t.Context()
+		c := newClock()
+		b := run(t, sqlstore.New(db, nil), ledger.Options{Now: c.now})
+		funded(t, b, "lucky", 1000)
+		c.advance(time.Hour) // the period begins here
+		arrived(t, b, "tx1/0", "lucky", 500)
+		_, err := b.Hold(ctx, ledger.HoldRequest{
+			ID: "x402/topup/1", Agent: "lucky", Asset: api.USDC, Amount: 200, Category: ledger.CategoryExchange, Exchange: true, ExpiresAt: c.now().Add(time.Hour).UnixMicro(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		settle(t, b, "x402/topup/1", 200, "usdc-payee:0xab")
+		for _, payer := range []string{"0xA1", "0xB2"} {
+			r := ledger.PurchaseRequest{ID: ledger.SaleID("eip155:1337/" + payer + "/01"), Source: ledger.ChainUSDC("dev"), Agent: "lucky", USDC: 200, Credits: 200}
+			if _, err := b.Purchase(ctx, r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin := start + time.Hour.Microseconds()
+		p := ledger.Period{Since: begin, Until: begin + time.Hour.Microseconds(), Buckets: 1}
+		got, err := b.Economics(ctx, []string{"lucky"}, map[string]bool{"0xa1": true}, p)
+		want := ledger.Economics{
+			Spent: map[string]api.Micros{}, Deposits: 700, First: begin, Balance: 1400,
+			Ended:   map[api.HoldStatus]ledger.Tally{api.HoldSettled: {Holds: 1, Amount: 200, Settled: 200}},
+			Buckets: []ledger.Bucket{{At: begin, Income: 700}},
+		}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%v (-want +got):\n%s", err, diff)
+		}
 	})
 }
