@@ -187,12 +187,15 @@ func checkDown(t *testing.T, w *apptest.World, id string, timeout time.Duration,
 	}
 }
 
-// TestDifferenceFreezes makes the ledger pay USDC that stays on the chain.
+// TestDifferenceFreezes makes the ledger pay USDC that stays on the chain. Then nothing is
+// held for a payment, and no credits are bought.
 func TestDifferenceFreezes(t *testing.T) {
 	t.Parallel()
-	w, _ := onchain(t, nil)
-	fund(t, w.Bus, 6*api.Dollar)
-	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 5 * api.Dollar})
+	w, _ := onchain(t, map[string]string{
+		"ANIMA_TREASURY_TOPUP_URL": "self", "ANIMA_TREASURY_X402_PRIVATE": "true", "ANIMA_TREASURY_MAX_X402_PAYMENT_CENTS": "1000",
+	})
+	a := fund(t, w.Bus, 6*api.Dollar)
+	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: 12 * api.Dollar})
 	hold := func(id string) api.Hold {
 		return api.Hold{ID: id, Agent: "lucky", Asset: api.USDC, Amount: api.Dollar, ExpiresAt: later()}
 	}
@@ -203,6 +206,14 @@ func TestDifferenceFreezes(t *testing.T) {
 		t.Errorf("frozen: got %+v, want a dollar", frozen.Frozen)
 	}
 	refused(t, w.Bus, hold("i"), api.Denied, api.ReasonFrozen)
+	refused(t, w.Bus, api.TopUp{ID: "t", Agent: "lucky", USD: 5}, api.Denied, api.ReasonFrozen)
+	refused(t, w.Bus, api.Pay{ID: "p", Agent: "lucky", URL: w.HTTP + "/pay/5/" + a.Address}, api.Denied, api.ReasonFrozen)
+	if p := ask[api.Payment](t, w.Bus, api.GetPayment{ID: "p"}); p.State != api.PaymentIntended {
+		t.Errorf("payment: got %s, want one that can be repeated", p.State)
+	}
+	if hs := ask[api.Holds](t, w.Bus, api.ListHolds{Agent: "lucky", Status: api.HoldReleased}).Holds; len(hs) != 0 {
+		t.Errorf("released holds: got %+v, want none", hs)
+	}
 	ask[api.HoldState](t, w.Bus, api.Hold{ID: "credits", Agent: "lucky", Amount: 1, ExpiresAt: later()}) // credits are not frozen
 	refused(t, w.Bus, api.ResolveFreeze{Agent: "lucky"}, api.Invalid, "")
 	if s := ask[api.WalletState](t, w.Bus, api.ResolveFreeze{Agent: "lucky", Note: "a test"}); s.Frozen != nil {

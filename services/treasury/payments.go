@@ -109,9 +109,15 @@ func (h *handlers) reconcile(ctx context.Context) error {
 }
 
 // usdc implements [pay.Money] with the ledger.
-type usdc struct{ ledger *ledger.Ledger }
+type usdc struct {
+	ledger *ledger.Ledger
+	chain  *onchain
+}
 
 func (u usdc) Hold(ctx context.Context, p *pay.Payment, _ string, expires int64) error {
+	if err := u.chain.spendable(ctx, p.Agent); err != nil {
+		return err
+	}
 	category := api.CategoryX402
 	if p.Own { // treasury's own purpose is to buy credits for the agent
 		category = ledger.CategoryExchange

@@ -37,7 +37,7 @@ func TestUSDCOfPayments(t *testing.T) {
 		if _, err := accounts.Deposit(ctx, ledger.DepositRequest{ID: "d1", Agent: "lucky", Amount: 100, Source: ledger.ChainUSDC("dev")}); err != nil {
 			t.Fatal(err)
 		}
-		money := usdc{accounts}
+		money := usdc{ledger: accounts}
 		payee := common.Address{0x70}
 		paid := &pay.Payment{ID: "p1", Agent: "lucky", Method: "GET", URL: "https://example.com/", Payee: payee.Hex(), Amount: 30}
 		unpaid := &pay.Payment{ID: "p2", Agent: "lucky", Payee: payee.Hex(), Amount: 20}

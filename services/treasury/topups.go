@@ -51,9 +51,13 @@ func (t *topups) credits(ctx context.Context, agent string) (api.Micros, error) 
 // usdc returns the smaller of what is on the chain and what the ledger has available. If
 // the chain cannot be read now, the balance is not known. The chain is not asked if the
 // ledger has nothing: most agents have no USDC, and a lazy chain need not start for them.
+// The USDC of an agent that is frozen is refused.
 func (t *topups) usdc(ctx context.Context, agent string) (api.Micros, error) {
 	b, err := t.ledger.Balance(ctx, agent)
 	if err != nil || b.USDC <= 0 {
+		return 0, err
+	}
+	if err := t.chain.spendable(ctx, agent); err != nil {
 		return 0, err
 	}
 	onChain, err := t.onChain(ctx, agent)

@@ -69,7 +69,7 @@ func newBuyer(t *testing.T, db *sqldb.DB) *buyer {
 	b.chain.Clock = time.Now
 	h := &handlers{log: log, now: time.Now, ledger: l, wallets: keeper, directory: store, payments: store, link: b.chain}
 	h.payer = pay.New(pay.Options{
-		Store: store, Money: usdc{l}, Signer: walletSigner{keeper}, Chain: b.chain, Networks: x402.Networks{x402.BaseSepolia},
+		Store: store, Money: usdc{ledger: l}, Signer: walletSigner{keeper}, Chain: b.chain, Networks: x402.Networks{x402.BaseSepolia},
 		Outbound: safehttp.Options{AllowPrivate: true}, Log: log, Now: time.Now, Changed: func(context.Context, *pay.Payment) {},
 	})
 	t.Cleanup(h.payer.Close)

@@ -87,7 +87,7 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	h.link = link
 	own := http.NewServeMux()
 	options := pay.Options{
-		Store: store, Money: usdc{accounts}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
+		Store: store, Money: usdc{accounts, h.chain}, Signer: walletSigner{wallets}, Chain: link, Networks: x402.Networks{link.Network()},
 		Outbound: safehttp.Options{AllowPrivate: cfg.Private}, Log: env.Log, Now: env.Now, Changed: tel.changed,
 	}
 	if h.cfg.TopupURL == topupSelf {

@@ -236,6 +236,15 @@ func TestTopups(t *testing.T) {
 				t.Errorf("got %d payments, want %d", len(m.paid), topup.MaxFutile)
 			}
 		},
+		"may not pay": func(t *testing.T, m *market, s *sqlstore.Store) {
+			m.unknown = &api.Error{Code: api.Denied, Reason: api.ReasonFrozen, Message: "frozen"}
+			if _, err := buy(m.actor(s), "one", 5); api.ReasonOf(err) != api.ReasonFrozen {
+				t.Errorf("got %v, want %s", err, api.ReasonFrozen)
+			}
+			if bought, err := m.actor(s).Low(t.Context(), "lucky", "test"); bought || err != nil || len(m.paid) != 0 {
+				t.Errorf("at a low tier: got %t, %v and %d payments, want nothing", bought, err, len(m.paid))
+			}
+		},
 		"low tier": func(t *testing.T, m *market, s *sqlstore.Store) {
 			a := m.actor(s)
 			for range 3 {

@@ -66,7 +66,8 @@ type Options struct {
 	Store Store
 	// Credits returns what an agent owns, available and held.
 	Credits func(ctx context.Context, agent string) (api.Micros, error)
-	// USDC returns what an agent can pay with. It returns an error if that is not known.
+	// USDC returns what an agent can pay with. It returns an error if that is not known, and
+	// a Denied one if the agent may not pay.
 	USDC func(ctx context.Context, agent string) (api.Micros, error)
 	// Pay pays a purchase. Repeating it with the same id never pays twice. An Unavailable
 	// error, one that is no [api.Error], and a Conflict, unless the id belongs to another
@@ -96,7 +97,10 @@ func (a *Actor) buy(ctx context.Context, p Purchase) (_, last Purchase, _ error)
 		return p, last, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("credits are not sold for $%d", p.USD), Next: fmt.Sprintf("use one of %v", api.TopupUSD())}
 	}
 	usdc, err := a.USDC(ctx, p.Agent)
-	if err != nil {
+	switch {
+	case api.CodeOf(err) == api.Denied:
+		return p, last, err
+	case err != nil:
 		return p, last, unknown("USDC", err)
 	}
 	if p.Before, err = a.Credits(ctx, p.Agent); err != nil {
@@ -217,6 +221,9 @@ func (a *Actor) Low(ctx context.Context, agent, cause string) (bool, error) {
 		return false, err
 	}
 	usdc, err := a.USDC(ctx, agent)
+	if api.CodeOf(err) == api.Denied { // until an operator changes it: there is nothing to try again
+		return false, nil
+	}
 	if err != nil || usdc < smallest() {
 		return false, err
 	}
