@@ -236,6 +236,16 @@ func TestTopups(t *testing.T) {
 				t.Errorf("got %d payments, want %d", len(m.paid), topup.MaxFutile)
 			}
 		},
+		"stops without effect, however seldom": func(t *testing.T, m *market, s *sqlstore.Store) {
+			m.takes, m.usdc = true, 100*api.Dollar
+			a := m.actor(s)
+			for i, want := range []bool{true, true, true, false, true, false, true} { // 13 h apart
+				m.now = m.now.Add(13 * time.Hour)
+				if p, err := buy(a, fmt.Sprint(i), 5); (err == nil) != want {
+					t.Errorf("purchase %d: got %+v, %v, want it to be made: %t", i, p, err, want)
+				}
+			}
+		},
 		"may not pay": func(t *testing.T, m *market, s *sqlstore.Store) {
 			m.unknown = &api.Error{Code: api.Denied, Reason: api.ReasonFrozen, Message: "frozen"}
 			if _, err := buy(m.actor(s), "one", 5); api.ReasonOf(err) != api.ReasonFrozen {

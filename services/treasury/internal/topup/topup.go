@@ -16,7 +16,7 @@ import (
 // Limits (docs/reference/treasury.md, Top-ups).
 const (
 	Cooldown  = time.Minute    // after a purchase, before the next automatic one
-	MaxFutile = 3              // purchases in a row without an effect on the credits, after which
+	MaxFutile = 3              // purchases in a row without an effect on the credits, after each of which
 	Pause     = 24 * time.Hour // nothing more is bought
 )
 
@@ -142,13 +142,13 @@ func (a *Actor) allowed(p Purchase, open *Purchase, ended []Purchase) error {
 		return &api.Error{Code: api.Conflict, Reason: api.ReasonBusy, Message: fmt.Sprintf("a purchase for $%d is under way", open.USD), Next: "wait for its end and look at the balance"}
 	}
 	futile := 0
-	for futile < len(ended) && ended[futile].State == Futile && a.Now().Sub(time.UnixMicro(ended[futile].EndedAt)) < Pause {
+	for futile < len(ended) && ended[futile].State == Futile {
 		futile++
 	}
-	if futile >= MaxFutile {
+	if futile >= MaxFutile && a.Now().Sub(time.UnixMicro(ended[0].EndedAt)) < Pause {
 		return &api.Error{
 			Code: api.Denied, Reason: reasonFutile, Message: fmt.Sprintf("the last %d purchases were paid and brought no credits", futile),
-			Next: "the operator has to look at the payments; the next purchase is possible in a day",
+			Next: "the operator has to look at the payments; the next purchase is possible a day after the last one",
 		}
 	}
 	if p.Automatic && len(ended) > 0 {
