@@ -170,7 +170,7 @@ func (b *batch) admit(pay *limits.Payment, id string, owed bool) (counting, erro
 // first refusal of these limits.
 func (b *batch) pools(pay *limits.Payment, policy *limits.Policy, account *Account) (pools []string, refused error) {
 	name := pay.Agent
-	for range maxParents {
+	for range 1 + maxParents { // the agent itself, too
 		if policy.Pooled() {
 			pools = append(pools, name)
 			if e := policy.CheckPool(pay, name, &limits.Sums{Pool: account.Pool}, b.now); e != nil && refused == nil {

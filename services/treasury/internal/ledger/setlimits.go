@@ -86,7 +86,7 @@ func (b *batch) setLimits(r SetLimitsRequest, memo string) (LimitState, error) {
 
 // checkParents verifies that the chain of parents ends, and not at the agent.
 func (b *batch) checkParents(agent, parent string) error {
-	for i := range maxParents {
+	for i := range maxParents + 1 { // the last one has no parent
 		if parent == "" {
 			return nil
 		}

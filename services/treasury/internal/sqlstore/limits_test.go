@@ -168,6 +168,27 @@ func TestLimitsOfTheOperator(t *testing.T) {
 	})
 }
 
+// TestParentsAbove checks that a payment counts for the lineage limits of eight parents, and
+// that an agent has at most so many.
+func TestParentsAbove(t *testing.T) {
+	t.Parallel()
+	eachLimited(t, func(t *testing.T, _ *clock, open func() *ledger.Ledger) {
+		ctx, b := t.Context(), open()
+		for i := range 10 {
+			agent := fmt.Sprintf("a%d", i)
+			funded(t, b, agent, 100)
+			if i > 0 && i < 9 {
+				setLimits(t, b, agent, api.Limits{Parent: fmt.Sprintf("a%d", i-1)})
+			}
+		}
+		setLimits(t, b, "a0", api.Limits{Windows: []api.WindowLimit{limitTo(api.WindowLineage, "", 10)}})
+		_, err := b.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "a8", Amount: 11, ExpiresAt: soon})
+		wantRefused(t, "more than the eighth parent allows", err, api.Denied, api.ReasonLineageLimit)
+		_, err = b.SetLimits(ctx, ledger.SetLimitsRequest{ID: "nine", Agent: "a9", Limits: api.Limits{Parent: "a8"}})
+		wantRefused(t, "nine parents", err, api.Invalid, "")
+	})
+}
+
 // TestSetLimits checks who may be a parent, revisions, and repeated requests.
 func TestSetLimits(t *testing.T) {
 	t.Parallel()
