@@ -191,7 +191,9 @@ func (p *Policy) lists(c *check) {
 	if !pay.outgoing() {
 		return
 	}
-	if !allowed(p.Payees, pay.Payee, false) {
+	// The account of an address outside this installation has the name of the address.
+	outside, ok := strings.CutPrefix(pay.Payee, "agent:")
+	if !allowed(p.Payees, pay.Payee, false) && (!ok || !api.IsAddress(outside) || !allowed(p.Payees, outside, false)) {
 		c.refuse(api.ReasonPayee, 0, "--payee PAYEE,PAYEE", "the payee %.60q is not on its allow-list", pay.Payee)
 	}
 	if pay.Category != api.CategoryX402 {

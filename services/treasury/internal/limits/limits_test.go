@@ -41,6 +41,7 @@ func TestCheck(t *testing.T) {
 	paid := limits.Payment{
 		Agent: "lucky", Amount: 5, Category: "x402", Payee: "0xAb", Domain: "api.example.com", Asset: "usdc", Chain: "eip155:8453", Facilitator: "x402.org",
 	}
+	const outside = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
 	none := int64(api.Unlimited)
 	for name, tt := range map[string]struct {
 		limits api.Limits
@@ -80,6 +81,8 @@ func TestCheck(t *testing.T) {
 		"payee":                             {limits: api.Limits{Payees: []string{"agent:ada"}}, pay: transfer(1), reason: "payee_not_allowed"},
 		"payee on the list":                 {limits: api.Limits{Payees: []string{"agent:ada", "agent:bob"}}, pay: transfer(1)},
 		"address in other letters":          {limits: api.Limits{Payees: []string{"0xaB"}}, pay: paid},
+		"address of an account":             {limits: api.Limits{Payees: []string{outside}}, pay: limits.Payment{Amount: 1, Category: "transfer", Payee: "agent:" + strings.ToLower(outside)}},
+		"name without its prefix":           {limits: api.Limits{Payees: []string{"bob"}}, pay: transfer(1), reason: "payee_not_allowed"},
 		"any payee":                         {limits: api.Limits{Payees: []string{"*"}}, pay: transfer(1)},
 		"the list is not for thinking":      {limits: api.Limits{Payees: []string{"agent:ada"}}, pay: thought(1)},
 		"domain":                            {limits: api.Limits{Domains: []string{"example.com"}}, pay: paid, reason: "domain_not_allowed"},
