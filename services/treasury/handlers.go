@@ -33,6 +33,7 @@ type handlers struct {
 	payments  pay.Store
 	payer     *pay.Payer // nil without a chain
 	chain     *onchain   // nil without a chain
+	shop      *shop      // nil without a chain
 }
 
 func (h *handlers) openAccount(ctx context.Context, m api.OpenAccount) (api.Account, error) {

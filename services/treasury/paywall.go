@@ -7,12 +7,15 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
+	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/paywall"
@@ -31,13 +34,15 @@ type shop struct {
 	*handlers
 	network x402.Network
 	payTo   common.Address
+	wall    *paywall.Paywall
 }
 
 // handler returns the handler of GET /pay/{usd}/{address}, which is public: a payer needs
 // no key. The payment is settled before the credits are issued, whatever it costs.
 func (s *shop) handler(o paywall.Options) http.HandlerFunc {
-	o.SettleFirst = 0
-	return paywall.New(o).Protect(s.price, host.WriteError, http.HandlerFunc(s.sell))
+	o.SettleFirst, o.Confirm = 0, s.confirm
+	s.wall = paywall.New(o)
+	return s.wall.Protect(s.price, host.WriteError, http.HandlerFunc(s.sell))
 }
 
 // price returns the price of a purchase. It refuses what cannot be sold before it asks
@@ -98,4 +103,45 @@ func (s *shop) issue(ctx context.Context, address string) (purchase, error) {
 	})
 	cents := int64(paid.Amount / api.Cent)
 	return purchase{Credits: cents, Amount: cents, Address: common.HexToAddress(address).Hex(), Agent: account, Transaction: paid.Transaction}, err
+}
+
+// confirmInterval is how often sales are looked for whose authorizations have ended.
+const confirmInterval = time.Minute
+
+// confirmSales periodically confirms sales until ctx ends. What fails is repeated.
+func (h *handlers) confirmSales(ctx context.Context) error {
+	if h.shop == nil {
+		return nil
+	}
+	wait.Every(ctx, confirmInterval, func() {
+		if err := h.shop.wall.Confirm(ctx); err != nil && ctx.Err() == nil {
+			h.log.WarnContext(ctx, "sales of credits not confirmed, retrying", "err", err)
+		}
+	})
+	return nil
+}
+
+// confirm takes the credits of a sale back if the chain does not have its payment any more.
+// The authorization has ended, so the payment does not come back either. Credits that are
+// spent become a debt.
+func (s *shop) confirm(ctx context.Context, u paywall.Use) error {
+	key := strings.Split(u.ID, "/") // network, payer and nonce
+	if len(key) != 3 || key[0] != s.network.ID() {
+		return nil // of a network that was configured before
+	}
+	used, at, err := s.link.State(ctx, s.network, common.HexToAddress(key[1]), common.HexToHash(key[2]))
+	switch {
+	case err != nil || used:
+		return err
+	case at.Time.Before(time.UnixMicro(u.At).Add(x402.MaxWindow + 2*time.Minute)):
+		return api.Errorf(api.Unavailable, "the last block of the node, %d, is of %s", at.Number, at.Time.UTC().Format(time.RFC3339))
+	}
+	_, err = s.ledger.Reverse(ctx, ledger.ReverseRequest{ID: ledger.SaleID(u.ID), Reason: "a reorganization of the chain has removed the payment"})
+	switch {
+	case api.CodeOf(err) == api.NotFound: // nothing was issued
+		return nil
+	case err == nil:
+		s.log.ErrorContext(ctx, "credits taken back: a reorganization of the chain has removed their payment", "payment", u.ID, "request", u.Resource)
+	}
+	return err
 }

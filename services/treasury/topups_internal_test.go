@@ -74,7 +74,8 @@ func newBuyer(t *testing.T, db *sqldb.DB) *buyer {
 	})
 	t.Cleanup(h.payer.Close)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /pay/{usd}/{address}", (&shop{handlers: h, network: x402.BaseSepolia, payTo: common.Address{0x70}}).handler(paywall.Options{
+	h.shop = &shop{handlers: h, network: x402.BaseSepolia, payTo: common.Address{0x70}}
+	mux.HandleFunc("GET /pay/{usd}/{address}", h.shop.handler(paywall.Options{
 		Facilitator: facilitator.New(store, log, time.Now, b.chain), Store: store, Log: log, Now: time.Now,
 	}))
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -203,6 +203,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		executor.Routes[api.ListTreasuryTools, api.CallTreasuryTool](env.Bus, env.Now, h.tools(), h.absentTools()),
 		bus.Go(h.sweep),
 		bus.Go(h.reconcile),
+		bus.Go(h.confirmSales),
 		bus.Go((&pruner{store, cfg.Kept, env.Now, env.Log}).run),
 		bus.Go(h.outside.reconcile),
 		bus.Go(h.topups.watch),

@@ -111,7 +111,8 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 	if cfg.PayTo != "" {
 		payTo = common.HexToAddress(cfg.PayTo)
 	}
-	sell := (&shop{handlers: h, network: link.Network(), payTo: payTo}).handler(o)
+	h.shop = &shop{handlers: h, network: link.Network(), payTo: payTo}
+	sell := h.shop.handler(o)
 	env.HTTP.Public("GET /pay/{usd}/{address}", sell)
 	own.HandleFunc("GET /pay/{usd}/{address}", sell)
 	return closeAll, nil

@@ -52,7 +52,7 @@ type Use struct {
 	Resource    string
 	Fingerprint string // of the payment and the request
 	State       State
-	Until       int64 // it is in progress until then, Unix microseconds
+	Until       int64 // it is in progress until then, Unix microseconds; of a Done one: when it is confirmed, 0 for never
 	Transaction string
 	Answer      Answer
 	At          int64
@@ -77,6 +77,10 @@ type Store interface {
 	SaveUse(ctx context.Context, u Use) error
 	// DropUse removes a claimed use for which nothing was done.
 	DropUse(ctx context.Context, id string) error
+	// DueUses returns uses that are done and to be confirmed at a time, the oldest first.
+	DueUses(ctx context.Context, at int64, limit int) ([]Use, error)
+	// ConfirmUse stores that a use is confirmed.
+	ConfirmUse(ctx context.Context, id string) error
 }
 
 // Options are the options of a Paywall.
@@ -93,6 +97,10 @@ type Options struct {
 	// an authorization, "" without one. It is asked if the facilitator refuses a payment whose
 	// settlement had no outcome before: most refuse what they have settled themselves.
 	Transferred func(ctx context.Context, a x402.Authorization) (hash string, err error)
+	// Confirm, which may be nil, is called for each sale when its authorization has ended: a
+	// reorganization of the chain may have removed the settlement. After an error it is called
+	// again, and after a crash also if it has returned nil.
+	Confirm func(ctx context.Context, u Use) error
 	// Handled, which may be nil, is called after each request with a payment.
 	Handled func(ctx context.Context, outcome string)
 }
@@ -328,7 +336,7 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 	}
 	v.use.State, v.use.Transaction = next, receipt.Transaction
 	if next == Done {
-		v.use.Until = 0
+		v.use.Until = v.confirmed()
 	}
 	if err := v.o.Store.SaveUse(ctx, v.use); err != nil {
 		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
@@ -402,7 +410,7 @@ func (v *visit) run(ctx context.Context) (outcome string, ok bool) {
 	}
 	v.use.Answer = rec.answer()
 	if v.use.State == PaidFor {
-		v.use.State, v.use.Until = Done, 0
+		v.use.State, v.use.Until = Done, v.confirmed()
 	} else {
 		v.use.State = Served
 	}
@@ -412,6 +420,38 @@ func (v *visit) run(ctx context.Context) (outcome string, ok bool) {
 		return OutcomeUnknown, false
 	}
 	return "", true
+}
+
+// Times of the confirmation of a sale. No authorization is valid for longer, and the block
+// of a settlement is final by then, as a rule.
+const (
+	confirmAfter  = x402.MaxWindow + 15*time.Minute
+	confirmAtOnce = 100
+)
+
+// confirmed returns when a sale that is done now is confirmed, 0 for never.
+func (p *Paywall) confirmed() int64 {
+	if p.o.Confirm == nil {
+		return 0
+	}
+	return p.o.Now().Add(confirmAfter).UnixMicro()
+}
+
+// Confirm calls [Options.Confirm] for the sales whose authorizations have ended. Replicas
+// may do it at the same time. It returns the last error; the others are logged.
+func (p *Paywall) Confirm(ctx context.Context) error {
+	due, err := p.o.Store.DueUses(ctx, p.o.Now().UnixMicro(), confirmAtOnce)
+	for _, u := range due {
+		failed := p.o.Confirm(ctx, u)
+		if failed == nil {
+			failed = p.o.Store.ConfirmUse(ctx, u.ID)
+		}
+		if failed != nil && ctx.Err() == nil {
+			p.o.Log.WarnContext(ctx, "sale not confirmed, retrying", "payment", u.ID, "err", failed)
+			err = failed
+		}
+	}
+	return err
 }
 
 // answer sends the stored answer with the receipt.

@@ -161,3 +161,46 @@ func TestForgetfulFacilitator(t *testing.T) {
 		}
 	})
 }
+
+// TestConfirms checks that a sale is confirmed when its authorization has ended, again
+// after an error, and then not any more.
+func TestConfirms(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		for name, first := range map[string]api.Micros{"settled first": 0, "served first": api.Dollar} {
+			var later time.Duration
+			var asked []string
+			var fails error
+			o := s.options()
+			o.SettleFirst, o.Now = first, func() time.Time { return time.Now().Add(later) }
+			o.Confirm = func(_ context.Context, u paywall.Use) error { asked = append(asked, u.ID); return fails }
+			wall := paywall.New(o)
+			price := func(*http.Request) (x402.Price, error) { return s.price(""), nil }
+			h := wall.Protect(price, host.WriteError, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "sunny") }))
+			pay := s.payer.Pay(t, x402.Price{Terms: s.price("").Terms, Resource: x402.Resource{URL: "http://example.com/"}}, x402.V2, nil)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+			field, value := pay.Header()
+			r.Header.Set(field, value)
+			rec := httptest.NewRecorder()
+			if h(rec, r); rec.Code != http.StatusOK {
+				t.Fatalf("%s: got %d %s", name, rec.Code, rec.Body)
+			}
+			for _, step := range []struct {
+				what  string
+				later time.Duration
+				fails error
+				calls int
+			}{
+				{"before the end", time.Hour, nil, 0},
+				{"at the end, failing", 90 * time.Minute, errors.New("rpc down"), 1},
+				{"again", 90 * time.Minute, nil, 1},
+				{"confirmed", 2 * time.Hour, nil, 0},
+			} {
+				later, fails, asked = step.later, step.fails, nil
+				if err := wall.Confirm(t.Context()); !errors.Is(err, step.fails) || len(asked) != step.calls {
+					t.Errorf("%s, %s: got %v after calls for %v, want %v after %d", name, step.what, err, asked, step.fails, step.calls)
+				}
+			}
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/services/treasury/internal/paywall"
@@ -77,5 +78,20 @@ func (s *Store) SaveUse(ctx context.Context, u paywall.Use) error {
 // DropUse implements [paywall.Store].
 func (s *Store) DropUse(ctx context.Context, id string) error {
 	_, err := s.db.ExecContext(ctx, "delete from uses where id = $1 and state = 'claimed'", id)
+	return err
+}
+
+// confirmWithin is how long ago a use may have been done that is still confirmed.
+const confirmWithin = 7 * 24 * time.Hour
+
+// DueUses implements [paywall.Store]. The condition on the state paid is that of the index.
+func (s *Store) DueUses(ctx context.Context, at int64, limit int) ([]paywall.Use, error) {
+	return sqldb.All(ctx, s.db, scanUse, "select "+useColumns+" from uses where state <> 'paid' and updated_at > $1 and updated_at <= $2"+
+		" and state = 'done' and until > 0 and until <= $2 order by updated_at limit $3", at-confirmWithin.Microseconds(), at, int64(limit))
+}
+
+// ConfirmUse implements [paywall.Store].
+func (s *Store) ConfirmUse(ctx context.Context, id string) error {
+	_, err := s.db.ExecContext(ctx, "update uses set until = 0 where id = $1 and state = 'done'", id)
 	return err
 }
