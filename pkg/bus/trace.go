@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
@@ -72,7 +70,8 @@ func WithTraceParent(ctx context.Context, traceparent string) context.Context {
 	return extract(ctx, nats.Header{"traceparent": {traceparent}})
 }
 
-// failed records err on the span and returns it.
+// failed records the kind of err on the span and returns err. The message is not recorded:
+// it may quote the request.
 func failed(span trace.Span, err error) error {
 	if err == nil {
 		return nil
@@ -82,8 +81,7 @@ func failed(span trace.Span, err error) error {
 	if e.Reason != "" {
 		kind = e.Reason
 	}
-	span.SetAttributes(attribute.String("error.type", kind))
-	span.SetStatus(codes.Error, e.Message)
+	telemetry.Fail(span, kind, kind)
 	return err
 }
 

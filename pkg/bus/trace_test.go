@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/codes"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -29,7 +30,7 @@ func TestTraceCrossesTheBus(t *testing.T) {
 	serve(t, b, patience,
 		bus.Reply(func(ctx context.Context, _ api.GetAgent) (api.Agent, error) {
 			inHandler <- trace.SpanContextFromContext(ctx)
-			return api.Agent{}, api.Errorf(api.NotFound, "nobody")
+			return api.Agent{}, api.Errorf(api.NotFound, "nobody is called lucky")
 		}),
 		bus.Stream(func(ctx context.Context, _ api.Complete, _ func(api.Delta) error) (api.Completion, error) {
 			inHandler <- trace.SpanContextFromContext(ctx)
@@ -91,6 +92,11 @@ func TestTraceCrossesTheBus(t *testing.T) {
 	}
 	if call.SpanKind() != trace.SpanKindClient || process.SpanKind() != trace.SpanKindServer {
 		t.Errorf("kinds %v and %v, want client and server", call.SpanKind(), process.SpanKind())
+	}
+	for _, s := range []sdk.ReadOnlySpan{call, process} { // the message may quote the request
+		if got := s.Status(); got.Code != codes.Error || got.Description != "not_found" {
+			t.Errorf("%s ended %+v, want an error with the code alone", s.Name(), got)
+		}
 	}
 	published, handled := spans["publish anima.loop.evt.agent_state.v1"], spans["process anima.loop.evt.agent_state.v1"]
 	if handled.Parent().IsValid() || len(handled.Links()) != 1 ||

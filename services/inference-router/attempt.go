@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -246,7 +247,11 @@ func (a *attempt) call(ctx context.Context) {
 	}
 	a.res, a.err = res, err
 	if err != nil {
-		telemetry.Fail(span, string(provider.KindOf(err)), err.Error())
+		reason := "" // not the provider's text, which may quote the prompt
+		if e, ok := errors.AsType[*provider.Error](err); ok && e.Status != 0 {
+			reason = fmt.Sprint("status ", e.Status)
+		}
+		telemetry.Fail(span, string(provider.KindOf(err)), reason)
 		return
 	}
 	span.SetAttributes(

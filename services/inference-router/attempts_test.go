@@ -20,6 +20,7 @@ import (
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 	router "github.com/anima-run/anima/services/inference-router"
 )
 
@@ -293,6 +294,36 @@ func TestCutStreamsCostOneBudget(t *testing.T) {
 	}
 	if settled, released, active, paid := b.sums(); s.calls.Load() != 4 || settled != 4 || released+active != 0 || paid == 0 {
 		t.Errorf("%d calls, %d holds settled, %d released, %d active, %s paid; want 4 calls, each paid", s.calls.Load(), settled, released, active, paid)
+	}
+}
+
+// TestSpanHasNoText checks that the span of a failed attempt contains its kind and status, and
+// not the text of the provider, which may quote the prompt.
+func TestSpanHasNoText(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) {
+		out.fail(http.StatusUnprocessableEntity, "the field messages is wrong: hello from the prompt")
+	})
+	spans := oteltest.Receiver(t)
+	w, _ := paid(t, s.url, map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": spans.Endpoint()})
+	if _, _, err := ask(t, w.Bus, request("unread", "hello")); err == nil {
+		t.Fatal("the call succeeded")
+	}
+	w.Stop()
+	chats := 0
+	for _, s := range spans.Spans() {
+		if strings.Contains(fmt.Sprint(s), "hello from the prompt") {
+			t.Errorf("the span %s contains the text of the provider: %+v", s.Name, s)
+		}
+		if s.Name == "chat m" && s.Status == "error" {
+			chats++
+			if s.Reason != "status 422" || s.Attributes["error.type"] != "fatal" {
+				t.Errorf("the attempt ended with %q, %v; want the kind and the status", s.Reason, s.Attributes)
+			}
+		}
+	}
+	if chats == 0 {
+		t.Error("no attempt has a span")
 	}
 }
 

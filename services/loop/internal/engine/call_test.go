@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/codes"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
 
@@ -233,6 +237,44 @@ func TestPanic(t *testing.T) {
 	}
 	if !end.Success {
 		t.Errorf("the run ended %+v", end)
+	}
+}
+
+// TestSpansHaveNoContent tests that the spans of a run that fails contain neither the value
+// of a panic nor the text of an error, which may quote arguments or a prompt.
+func TestSpansHaveNoContent(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "fire", "look"))
+	for _, name := range []string{"fire", "look"} {
+		does(w, name, func(context.Context, engine.Call) (engine.Output, error) { panic("secret") })
+	}
+	script := w.Router.Script
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		if req.ID != "run1.1" {
+			return api.Completion{}, &api.Error{Code: api.Denied, Reason: api.ReasonAuth, Message: "secret"}
+		}
+		return script(req)
+	}
+	spans := tracetest.NewInMemoryExporter()
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("")
+	e, ev := w.Engine()
+	e.Tracer = tracer
+	e.Root = func(ctx context.Context, _ api.Run, _ engine.Agent, _ string, _ *engine.Past) (context.Context, trace.Span) {
+		return tracer.Start(ctx, "invoke_agent") //nolint:spancheck // the engine ends it
+	}
+	if err := e.Run(enginetest.With(t.Context(), enginetest.Open), command, ev); err != nil {
+		t.Fatal(err)
+	}
+	failed := map[string]codes.Code{}
+	for _, s := range spans.GetSpans() {
+		failed[s.Name] = s.Status.Code
+		if strings.Contains(fmt.Sprint(s.Status, s.Attributes, s.Events), "secret") {
+			t.Errorf("the span %s contains the text: %+v %v", s.Name, s.Status, s.Events)
+		}
+	}
+	want := map[string]codes.Code{"invoke_agent": codes.Error, "execute_tool fire": codes.Error, "execute_tool look": codes.Error}
+	if d := cmp.Diff(want, failed); d != "" {
+		t.Errorf("spans (-want +got):\n%s", d)
 	}
 }
 

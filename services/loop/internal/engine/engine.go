@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -201,8 +200,7 @@ func (e *Engine) turn(ctx context.Context, s *state, ev Events) (*End, error) {
 	outcome := "ok"
 	if end != nil && !end.Success {
 		outcome = "failed"
-		span.SetAttributes(attribute.String("error.type", string(end.Code)))
-		span.SetStatus(codes.Error, end.Error)
+		telemetry.Fail(span, string(end.Code), end.Reason) // not the error, which may quote content
 	}
 	span.End()
 	e.Observe.Turn(ctx, outcome, e.Now().Sub(began))
@@ -256,7 +254,7 @@ func (e *Engine) interrupted(ctx context.Context, s *state, ev Events, cause err
 		telemetry.Abandon(span)
 		return nil, gerr
 	}
-	span.SetStatus(codes.Error, end.Error)
+	telemetry.Fail(span, string(end.Code), end.Reason)
 	span.End()
 	return end, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -78,7 +79,11 @@ func attempt(ctx context.Context, tool Tool, c Call) (out Output, err error) {
 
 func recoverPanic(err *error) {
 	if v := recover(); v != nil {
-		*err = fmt.Errorf("%w: %v\n%s", errPanic, v, debug.Stack())
+		said := fmt.Sprintf("%T", v) // other values may quote the arguments
+		if e, ok := v.(runtime.Error); ok {
+			said = e.Error()
+		}
+		*err = fmt.Errorf("%w: %s\n%s", errPanic, said, debug.Stack())
 	}
 }
 
