@@ -130,7 +130,9 @@ func (c *Client) do(ctx context.Context, r call, out any) error {
 		}
 		data, failure := c.once(ctx, r, body)
 		again := failure != nil && (failure.Status == 0 || retryable(failure.Status))
-		c.breakers.leave(key, probe, again && ctx.Err() == nil, ctx.Err() != nil)
+		// A 429 is an answer: the API works, and asks this one caller to wait.
+		failed := again && failure.Status != http.StatusTooManyRequests && ctx.Err() == nil
+		c.breakers.leave(key, probe, failed, ctx.Err() != nil)
 		if failure == nil {
 			if out == nil || len(data) == 0 {
 				return nil

@@ -181,6 +181,29 @@ func TestRetries(t *testing.T) {
 	}
 }
 
+// TestRateLimitOpensNoBreaker checks that a caller that is asked to wait does not close the
+// route for the others.
+func TestRateLimitOpensNoBreaker(t *testing.T) {
+	t.Parallel()
+	s := conwaytest.Start(t, 10_000)
+	d := newDesk(t, s.URL)
+	for range 2 * (retries + 1) {
+		s.Fail(conwaytest.Fault{Status: http.StatusTooManyRequests})
+	}
+	create := func() error {
+		_, err := d.CreateSandbox(t.Context(), "one", Sandbox{Name: "lab", MemoryMB: 512})
+		return err
+	}
+	for range 2 {
+		if f := failure(t, create()); f.Status != http.StatusTooManyRequests {
+			t.Errorf("got %+v, want status 429", f)
+		}
+	}
+	if err := create(); err != nil {
+		t.Errorf("afterwards: got %v, want success", err)
+	}
+}
+
 // TestBreaker checks that five failures in a row close a route for a minute, that then one
 // probe decides, and that other routes are not affected.
 func TestBreaker(t *testing.T) {
