@@ -137,6 +137,9 @@ func (s *Submitter) Transferred(ctx context.Context, a x402.Authorization) (stri
 	if err != nil {
 		return "", err
 	}
+	if head[0] == nil {
+		return "", s.failed("has no block", "wait until the node has synced")
+	}
 	last := head[0].block().Number
 	all, err := s.AuthorizationsUsed(ctx, last-min(last, lookBack), last, a.From)
 	if err != nil {

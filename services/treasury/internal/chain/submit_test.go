@@ -1,12 +1,18 @@
 package chain_test
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/treasury/devchain"
@@ -25,21 +31,48 @@ var (
 	_ pay.Chain         = (*chain.Submitter)(nil)
 )
 
+// withoutBlocks is a node that has no block yet.
+type withoutBlocks struct{ http.Handler }
+
+func (n withoutBlocks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || !bytes.Contains(body, []byte("eth_getBlockByNumber")) {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		n.Handler.ServeHTTP(w, r)
+		return
+	}
+	var batch []map[string]any
+	_ = json.Unmarshal(body, &batch) // a request for blocks is a batch
+	for i, m := range batch {
+		batch[i] = map[string]any{"jsonrpc": "2.0", "id": m["id"], "result": nil}
+		if m["method"] == "eth_chainId" {
+			batch[i]["result"] = "0x539"
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(batch) // fails only if the client has disconnected
+}
+
 // TestSubmits executes authorizations on the node: once each, also after another program
 // has done it, and again when the chain answers again.
 func TestSubmits(t *testing.T) {
 	t.Parallel()
 	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
 		proxy := chaintest.Start(t, devchain.Options{})
-		client, err := chain.NewClient(chain.Options{URL: proxy.URL, Network: chain.Dev, Now: time.Now, MaxAge: time.Nanosecond})
-		if err != nil {
-			t.Fatal(err)
+		wallets := wallet.NewKeeper(sqlstore.New(db, nil), "secret", 2)
+		submitter := func(url config.Secret) *chain.Submitter {
+			client, err := chain.NewClient(chain.Options{URL: url, Network: chain.Dev, Now: time.Now, MaxAge: time.Nanosecond})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(client.Close)
+			s, err := chain.NewSubmitter(t.Context(), client, wallets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
 		}
-		defer client.Close()
-		s, err := chain.NewSubmitter(t.Context(), client, wallet.NewKeeper(sqlstore.New(db, nil), "secret", 2))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := submitter(proxy.URL)
 		payer, payee := x402test.NewPayer(t), common.Address{0x70}
 		proxy.Give(t, payer.Address(), 1_000_000, "payer")
 		now := time.Now().Unix()
@@ -54,6 +87,11 @@ func TestSubmits(t *testing.T) {
 		}
 		if got, err := s.Transferred(t.Context(), a); got != hash || err != nil {
 			t.Errorf("afterwards: got %s, %v, want %s", got, err, hash)
+		}
+		syncing := httptest.NewServer(withoutBlocks{proxy})
+		defer syncing.Close()
+		if got, err := submitter(config.Secret(syncing.URL)).Transferred(t.Context(), a); got != "" || api.CodeOf(err) != api.Unavailable {
+			t.Errorf("of a node without a block: got %s, %v, want unavailable", got, err)
 		}
 		used, at, err := s.State(t.Context(), chain.Dev, a.From, a.Nonce)
 		if !used || err != nil || time.Since(at.Time) > time.Minute {
