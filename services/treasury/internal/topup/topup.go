@@ -194,7 +194,8 @@ func (a *Actor) finish(ctx context.Context, p Purchase) (Purchase, error) {
 }
 
 // Round continues open purchases, and buys the smallest amount for agents at a low tier
-// whose wallets have enough. Replicas may do it at the same time.
+// whose wallets have enough. It ends when the chain does not answer. Replicas may do it at
+// the same time.
 func (a *Actor) Round(ctx context.Context) {
 	open, err := a.Store.OpenTopups(ctx, 100)
 	a.failed(ctx, "read open purchases", "", err)
@@ -207,6 +208,9 @@ func (a *Actor) Round(ctx context.Context) {
 	for _, agent := range agents {
 		_, err := a.Low(ctx, agent, "low tier")
 		a.failed(ctx, "buy credits", agent, err)
+		if api.ReasonOf(err) == api.ReasonChain {
+			return // the chain does not answer: no balance can be read
+		}
 	}
 }
 
