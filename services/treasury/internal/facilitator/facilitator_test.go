@@ -191,12 +191,15 @@ func TestChainDown(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, w *world) {
 		p := w.payer.Pay(t, price(), x402.V2, nil)
-		w.chain.Fail(errors.New("connection refused"))
-		if v, err := w.Verify(t.Context(), order(p)); err == nil {
-			t.Errorf("verify: got %+v", v)
+		w.chain.Fail(errors.New("the RPC at 10.0.0.7 does not answer"))
+		hidden := func(err error) bool { // payers are not told; the log is
+			return !strings.Contains(api.Wire(err).Message, "10.0.0.7") && strings.Contains(err.Error(), "10.0.0.7")
 		}
-		if r, err := w.Settle(t.Context(), order(p)); api.CodeOf(err) != api.Unavailable {
-			t.Errorf("settle: got %+v, %v", r, err)
+		if v, err := w.Verify(t.Context(), order(p)); api.CodeOf(err) != api.Unavailable || !hidden(err) {
+			t.Errorf("verify: got %+v, %v; want unavailable, with the address in the log only", v, err)
+		}
+		if r, err := w.Settle(t.Context(), order(p)); api.CodeOf(err) != api.Unavailable || !hidden(err) {
+			t.Errorf("settle: got %+v, %v; want unavailable, with the address in the log only", r, err)
 		}
 		w.chain.Fail(nil)
 		if r, err := w.Settle(t.Context(), order(p)); err != nil || !r.Success {

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -85,10 +84,6 @@ func (r *Remote) post(ctx context.Context, path string, o *x402.Order) ([]byte, 
 	return data, nil
 }
 
-// unavailable returns the error for a payer, who may be anybody: its message has neither the
-// address of the facilitator nor the cause, which are for the log.
 func (r *Remote) unavailable(cause error) error {
-	return fmt.Errorf("%w: %w", &api.Error{
-		Code: api.Unavailable, Message: "the facilitator does not answer", Next: "repeat the request with the same payment", RetryAfter: 1000,
-	}, cause)
+	return unavailable("the facilitator does not answer", cause)
 }

@@ -352,8 +352,8 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 func (v *visit) settledBefore(ctx context.Context, refusal x402.Receipt) (x402.Receipt, error) {
 	hash, err := v.o.Transferred(ctx, v.payment.Authorization)
 	switch {
-	case err != nil:
-		return refusal, err
+	case err != nil: // the address of the RPC is for the log
+		return refusal, fmt.Errorf("%w: %w", again("the outcome of the payment is not known"), err)
 	case hash != "":
 		return x402.Receipt{Success: true, Transaction: hash, Payer: v.use.Payer}, nil
 	case v.payment.Authorization.ValidBefore > v.o.Now().Add(-claimTime).Unix():

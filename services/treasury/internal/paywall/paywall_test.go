@@ -344,6 +344,35 @@ func TestLessThanThePrice(t *testing.T) {
 	})
 }
 
+// TestPayerIsNotToldTheRPC checks that a payer, who may be anybody, does not learn the address
+// of the RPC when the chain is asked for an earlier settlement and does not answer.
+func TestPayerIsNotToldTheRPC(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		p := s.payer.Pay(t, s.price("/first"), x402.V2, nil)
+		var log strings.Builder
+		o := paywall.Options{
+			Facilitator: refusing{}, Store: keeping{s.store}, Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now,
+			Transferred: func(context.Context, x402.Authorization) (string, error) {
+				return "", api.Errorf(api.Unavailable, "the RPC at 10.0.0.7 does not answer")
+			},
+		}
+		p.Resource = nil // each process has another address
+		get := func() answer {
+			process := &shop{Server: httptest.NewServer(s.routes(o))}
+			defer process.Close()
+			return process.get(t, "/first", "", &p)
+		}
+		if a := get(); a.status != http.StatusPaymentRequired {
+			t.Fatalf("first: got %+v", a)
+		}
+		o.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // the claim of the first request has ended
+		if a := get(); a.status != http.StatusServiceUnavailable || strings.Contains(a.body, "10.0.0.7") || !strings.Contains(log.String(), "10.0.0.7") {
+			t.Errorf("again: got %+v, log %s; want 503, with the address in the log only", a, log.String())
+		}
+	})
+}
+
 func TestRefuses(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s *shop) {
