@@ -1,6 +1,8 @@
 package telemetry
 
 import (
+	"context"
+
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
@@ -13,6 +15,14 @@ const (
 	AgentID = attribute.Key("automaton.agent.id")
 	TurnID  = attribute.Key("automaton.turn.id")
 )
+
+// PaymentID is the attribute of the span of a payment. Collectors that sample keep its trace.
+const PaymentID = attribute.Key("automaton.payment.id")
+
+// MarkPayment records the id of a payment on the span in ctx.
+func MarkPayment(ctx context.Context, id string) {
+	trace.SpanFromContext(ctx).SetAttributes(PaymentID.String(id))
+}
 
 // Chat returns the name and the options of the span of one call to a model. Each retry
 // and each fallback is a separate span. Attributes that samplers use are set at the

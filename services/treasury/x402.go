@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/safehttp"
+	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/facilitator"
@@ -102,7 +103,8 @@ func openX402(env *host.Env, cfg X402, h *handlers, store *sqlstore.Store, walle
 		Handled: func(ctx context.Context, outcome string) { tel.sold(ctx, outcome) },
 	}
 	if cfg.Facilitator != "" {
-		client := &http.Client{Transport: http.DefaultTransport.(*http.Transport).Clone(), Timeout: 2 * time.Minute} //nolint:forcetypeassert // its documented type
+		base := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // its documented type
+		client := &http.Client{Transport: telemetry.NewTransport(base), Timeout: 2 * time.Minute}
 		o.Facilitator = &facilitator.Remote{URL: cfg.Facilitator, Client: client, Token: cfg.Token.Reveal()}
 		o.Transferred = link.Transferred
 		closeAll = func() { h.payer.Close(); client.CloseIdleConnections() }

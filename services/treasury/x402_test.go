@@ -3,9 +3,13 @@ package treasury_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,6 +17,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
+	"github.com/anima-run/anima/pkg/telemetry/oteltest"
 	"github.com/anima-run/anima/services/treasury/devchain"
 	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/chain/chaintest"
@@ -111,6 +116,48 @@ func TestSellsCredits(t *testing.T) {
 	// The agent has no USDC in the ledger, so nothing is signed for it.
 	_ = ask[api.Payments](t, w.Bus, api.ListPayments{})
 	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: "http://127.0.0.1:1/"}, api.Invalid, "")
+}
+
+// TestRequestSpans checks that requests to a seller and to the RPC have spans in the trace of
+// the payment, and that a seller receives no trace context, not even from the agent.
+func TestRequestSpans(t *testing.T) {
+	t.Parallel()
+	received := make(chan http.Header, 1)
+	seller := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { received <- r.Header.Clone() }))
+	t.Cleanup(seller.Close)
+	collector := oteltest.Receiver(t)
+	w, p := onchain(t, map[string]string{"ANIMA_TREASURY_X402_PRIVATE": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.Endpoint()})
+	ask[api.Account](t, w.Bus, api.OpenAccount{Agent: "lucky"})
+	ask[api.FundedUSDC](t, w.Bus, api.FundUSDC{ID: "one", Agent: "lucky", Amount: api.Dollar})
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	free := ask[api.Payment](t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: seller.URL, Headers: map[string]string{"traceparent": parent, "X-Own": "1"}})
+	if free.State != api.PaymentFree {
+		t.Errorf("got %+v, want an answer that costs nothing", free)
+	}
+	if h := <-received; h.Get("Traceparent") != "" || h.Get("X-Own") != "1" {
+		t.Errorf("the seller received %v, want no trace context", h)
+	}
+	w.Stop()
+	spans := collector.Spans()
+	sent := func(name, address string) *oteltest.Span {
+		u, err := url.Parse(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(spans, func(s oteltest.Span) bool {
+			return s.Name == name && s.Kind == "client" && fmt.Sprint(s.Attributes["server.port"]) == u.Port()
+		})
+		if i < 0 {
+			t.Fatalf("no span %s of %d for port %s", name, len(spans), u.Port())
+		}
+		return &spans[i]
+	}
+	sent("POST", p.URL.Reveal())
+	get := sent("GET", seller.URL)
+	i := slices.IndexFunc(spans, func(s oteltest.Span) bool { return s.Name == "process anima.treasury.req.pay.v1" })
+	if i < 0 || get.TraceID != spans[i].TraceID || spans[i].Attributes["automaton.payment.id"] != "p1" {
+		t.Errorf("the request to the seller is in the trace %s, want that of the payment", get.TraceID)
+	}
 }
 
 // TestWithoutChain checks what is refused where no chain is configured.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/safehttp"
+	"github.com/anima-run/anima/pkg/telemetry"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/frontmatter"
@@ -137,6 +138,7 @@ func (x installer) fetch(ctx context.Context, address string) (_ []byte, err err
 		return nil, safehttp.Explain(err)
 	}
 	client := x.Outbound.Client()
+	client.Transport = telemetry.NewTransport(client.Transport)
 	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
 
@@ -57,7 +58,7 @@ func NewClient(o Options) (*Client, error) {
 		return nil, errors.New("the address of the chain's RPC is not a URL like https://host/path (ANIMA_TREASURY_RPC_URL)")
 	}
 	client, err := rpc.DialOptions(context.Background(), u.String(), // dialing HTTP makes no connection
-		rpc.WithHTTPClient(&http.Client{Timeout: o.Timeout}), rpc.WithBatchResponseSizeLimit(maxReply))
+		rpc.WithHTTPClient(&http.Client{Transport: telemetry.NewTransport(nil), Timeout: o.Timeout}), rpc.WithBatchResponseSizeLimit(maxReply))
 	if err != nil {
 		return nil, errors.New("the address of the chain's RPC cannot be used (ANIMA_TREASURY_RPC_URL)")
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/pkg/wait"
 )
 
@@ -77,7 +78,8 @@ func New(o Options) (*Client, error) {
 		c.random = rand.Float64
 	}
 	// A redirect could send the key to another host.
-	c.http = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	c.http = &http.Client{Transport: telemetry.NewTransport(nil), CheckRedirect: stay}
 	return c, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/safehttp"
+	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/pkg/wait"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
@@ -40,6 +41,7 @@ type Payer struct {
 // New returns a payer.
 func New(o Options) *Payer {
 	p := &Payer{o: o, client: o.Outbound.Client()}
+	p.client.Transport = telemetry.NewTransport(p.client.Transport)
 	if p.own = p.client; o.Own != nil {
 		p.own = &http.Client{Transport: o.Own}
 	}
@@ -73,6 +75,7 @@ func (p *Payer) Pay(ctx context.Context, r Request) (Payment, error) {
 	if err := p.check(&r); err != nil {
 		return Payment{}, err
 	}
+	telemetry.MarkPayment(ctx, r.ID)
 	w := &work{Payer: p, r: &r, hash: r.hash()}
 	stored, claimed, err := p.claim(ctx, Payment{
 		ID: r.ID, Agent: r.Agent, Session: r.Session, Turn: r.Turn, By: r.By, Request: w.hash, Method: r.Method, URL: r.URL, State: api.PaymentIntended, Parent: r.Parent,

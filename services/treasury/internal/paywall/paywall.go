@@ -22,6 +22,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
 	"github.com/anima-run/anima/pkg/host"
+	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/services/treasury/internal/facilitator"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
@@ -314,6 +315,7 @@ func (v *visit) work(ctx context.Context) string {
 
 // settle settles the payment and stores the next state.
 func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool) {
+	telemetry.MarkPayment(ctx, v.use.ID)
 	receipt, err := v.o.Facilitator.Settle(ctx, v.order)
 	if err == nil && !receipt.Success && v.repeated && v.o.Transferred != nil {
 		receipt, err = v.settledBefore(ctx, receipt)
