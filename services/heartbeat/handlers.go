@@ -39,9 +39,9 @@ type agents interface {
 }
 
 // agentsChanged applies changes of agents in the transaction that stores the cursor. An
-// agent that is new or not dead any more may have due entries, so the returned function
-// kicks the clock after the commit. A crash before that delays them by at most
-// [schedule.Safety].
+// agent that is new or not dead any more may have due entries, and one that sleeps again a
+// postponed alarm, so the returned function kicks the clock after the commit. A crash
+// before that delays them by at most [schedule.Safety].
 func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx, all []api.AgentChanged) (committed func(context.Context), err error) {
 	seen := make([]schedule.Agent, len(all))
 	for i, m := range all {

@@ -40,5 +40,7 @@ func (t instruments) fired(ctx context.Context, f schedule.Fired) {
 	default:
 		t.wake(ctx, "cron")
 	}
-	t.late.Record(ctx, f.When.Sub(f.At).Seconds())
+	if !f.Postponed { // otherwise it is not late, because it has waited for its agent
+		t.late.Record(ctx, f.When.Sub(f.At).Seconds())
+	}
 }

@@ -44,11 +44,8 @@ type Agent struct {
 	Changed time.Time // time of that change
 }
 
-// Stale reports whether an alarm that was set at the time set, for the time at, is
-// obsolete: another cause has woken the agent between the two, or its state became dead
-// after set. An agent sets its alarm during a run, so being awake at the time of setting
-// does not count; and an agent that was woken after at may have been woken by this alarm,
-// before a crash of the clock that had not recorded it.
-func (a Agent) Stale(set, at time.Time) bool {
-	return a.State != api.StateSleeping && a.Changed.After(set) && (a.Changed.Before(at) || a.State == api.StateDead)
+// Stale reports whether an alarm that was set at the time set is obsolete: the agent has died
+// since.
+func (a Agent) Stale(set time.Time) bool {
+	return a.State == api.StateDead && a.Changed.After(set)
 }

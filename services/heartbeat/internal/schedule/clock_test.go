@@ -204,12 +204,33 @@ func TestClockDropsAStaleAlarm(t *testing.T) {
 		b.alarm(t, time.Minute)
 		defer b.run(t)()
 		pass(t, time.Second)
-		b.see(t, schedule.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()})
+		b.see(t, schedule.Agent{ID: "a", State: api.StateDead, Seq: 2, Changed: time.Now()})
 		pass(t, time.Hour)
 		b.want(t)
 		next, err := b.store.Next(t.Context())
 		if err != nil || !next.IsZero() {
 			t.Errorf("next: got %s, %v, want none", next, err)
+		}
+	})
+}
+
+// TestClockPostponesAnAlarm tests that an alarm waits until its agent, which another cause
+// has woken, sleeps again.
+func TestClockPostponesAnAlarm(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		b.alarm(t, time.Minute)
+		defer b.run(t)()
+		pass(t, 50*time.Second)
+		b.see(t, schedule.Agent{ID: "a", State: api.StateWaking, Seq: 2, Changed: time.Now()})
+		pass(t, 10*time.Minute)
+		b.want(t)
+		b.see(t, schedule.Agent{ID: "a", State: api.StateSleeping, Seq: 3, Changed: time.Now()})
+		pass(t, schedule.Safety)
+		synctest.Wait()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.wakes) != 1 {
+			t.Errorf("wakes %v, want the alarm once the agent sleeps", b.wakes)
 		}
 	})
 }

@@ -123,6 +123,8 @@ type Due struct {
 	At     time.Time // the time at which it was due
 	// Stale alarms cause no wake: see [Agent.Stale].
 	Stale bool
+	// Postponed is set for an alarm whose agent was awake at its time.
+	Postponed bool
 }
 
 // AlarmName is the name of alarms in the history.

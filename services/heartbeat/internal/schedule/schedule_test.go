@@ -116,25 +116,18 @@ func TestAlarmCheck(t *testing.T) {
 func TestStale(t *testing.T) {
 	t.Parallel()
 	set := day(8, 0, 0)
-	at := set.Add(time.Minute)
 	tests := map[string]struct {
 		agent schedule.Agent
 		want  bool
 	}{
-		"unknown":                {schedule.Agent{}, false},
-		"asleep":                 {schedule.Agent{State: api.StateSleeping, Changed: set.Add(time.Second)}, false},
-		"not yet asleep":         {schedule.Agent{State: api.StateRunning, Changed: set.Add(-time.Second)}, false},
-		"woken since":            {schedule.Agent{State: api.StateWaking, Changed: set.Add(time.Second)}, true},
-		"dead since then":        {schedule.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
-		"running since, low":     {schedule.Agent{State: api.StateLow, Changed: set.Add(time.Second)}, true},
-		"asleep for long":        {schedule.Agent{State: api.StateSleeping, Changed: set.Add(-time.Hour)}, false},
-		"changed at that time":   {schedule.Agent{State: api.StateRunning, Changed: set}, false},
-		"woken when it was due":  {schedule.Agent{State: api.StateWaking, Changed: at}, false}, // possibly by this alarm
-		"woken after it was due": {schedule.Agent{State: api.StateRunning, Changed: at.Add(time.Second)}, false},
-		"dead after it was due":  {schedule.Agent{State: api.StateDead, Changed: at.Add(time.Second)}, true},
+		"unknown":         {schedule.Agent{}, false},
+		"asleep":          {schedule.Agent{State: api.StateSleeping, Changed: set.Add(time.Second)}, false},
+		"woken since":     {schedule.Agent{State: api.StateWaking, Changed: set.Add(time.Second)}, false},
+		"dead before":     {schedule.Agent{State: api.StateDead, Changed: set}, false},
+		"dead since then": {schedule.Agent{State: api.StateDead, Changed: set.Add(time.Second)}, true},
 	}
 	for name, test := range tests {
-		if got := test.agent.Stale(set, at); got != test.want {
+		if got := test.agent.Stale(set); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
 	}

@@ -10,7 +10,8 @@ import (
 type Timeline interface {
 	// Due returns at most limit things with a time not after now, the oldest first.
 	// Entries of agents that are unknown or dead are not due; when that changes, a missed
-	// entry is due once. An alarm does not require a known agent.
+	// entry is due once. An alarm does not require a known agent. It is not due while its
+	// agent is awake for another cause, and is due when the agent sleeps again.
 	Due(ctx context.Context, now time.Time, limit int) ([]Due, error)
 	// Next returns the earliest time at which something will be due, or the zero time if
 	// there is nothing.

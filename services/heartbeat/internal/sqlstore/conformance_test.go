@@ -32,6 +32,7 @@ func TestStore(t *testing.T) {
 		"entries wait for agents": waiting,
 		"alarms":                  alarms,
 		"stale alarms":            staleAlarms,
+		"postponed alarms":        postponedAlarms,
 		"fire is atomic":          atomic,
 		"fire is once":            once,
 		"history":                 history,
@@ -327,8 +328,8 @@ func staleAlarms(t *testing.T, open open) {
 	})
 	_, err := s.SetAlarm(t.Context(), schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
 	ok(t, err)
-	woken := schedule.Agent{ID: "a", State: api.StateRunning, Seq: 9, Changed: noon(5)}
-	see(t, s, woken, true)
+	dead := schedule.Agent{ID: "a", State: api.StateDead, Seq: 9, Changed: noon(5)}
+	see(t, s, dead, false)
 	got := due(t, s, noon(10))
 	if len(got) != 1 || !got[0].Stale {
 		t.Fatalf("due: got %+v, want one that is stale", got)
@@ -338,6 +339,45 @@ func staleAlarms(t *testing.T, open open) {
 	ticks, err := s.History(t.Context(), "", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "history", []schedule.Tick(nil), ticks)
+}
+
+// postponedAlarms checks that an alarm is not due while another cause keeps its agent awake,
+// also if that run sets no alarm, and is due afterwards.
+func postponedAlarms(t *testing.T, open open) {
+	s := open(silent)
+	ctx := t.Context()
+	see(t, s, sleeping("a", 1), true)
+	_, err := s.SetAlarm(ctx, schedule.Alarm{ID: "t1", Agent: "a", At: noon(10), Set: noon(0)})
+	ok(t, err)
+	_, err = s.SetAlarm(ctx, schedule.Alarm{ID: "t2", Agent: "b", At: noon(20), Set: noon(0)}) // of an unknown agent
+	ok(t, err)
+	next(t, s, noon(10))
+	want := schedule.Due{Agent: "a", Name: schedule.AlarmName, Alarm: "t1", At: noon(10)}
+	diff(t, "asleep", []schedule.Due{want}, due(t, s, noon(10)))
+
+	state := func(to api.AgentState, seq int64, at time.Time) {
+		t.Helper()
+		see(t, s, schedule.Agent{ID: "a", State: to, Seq: seq, Changed: at}, to == api.StateSleeping)
+	}
+	state(api.StateRunning, 2, noon(5))
+	diff(t, "woken by another cause", []schedule.Due(nil), due(t, s, noon(15)))
+	next(t, s, noon(20))
+	state(api.StateSleeping, 3, noon(12))
+	next(t, s, noon(10))
+	want.Postponed = true
+	diff(t, "asleep again", []schedule.Due{want}, due(t, s, noon(15)))
+	want.Postponed = false
+	state(api.StateWaking, 4, noon(10)) // possibly by this alarm
+	diff(t, "woken at its time", []schedule.Due{want}, due(t, s, noon(15)))
+	if got := fire(t, s, noon(15)); len(got) != 1 {
+		t.Fatalf("fired %+v, want the alarm", got)
+	}
+	next(t, s, noon(20))
+
+	// An agent sets its alarm during a run.
+	_, err = s.SetAlarm(ctx, schedule.Alarm{ID: "t3", Agent: "a", At: noon(18), Set: noon(16)})
+	ok(t, err)
+	diff(t, "not yet asleep", []schedule.Due{{Agent: "a", Name: schedule.AlarmName, Alarm: "t3", At: noon(18)}}, due(t, s, noon(18)))
 }
 
 func atomic(t *testing.T, open open) {

@@ -39,8 +39,8 @@ var _ schedule.Store = (*Store)(nil)
 func New(db *sqldb.DB, announce Announce) *Store { return &Store{db: db, announce: announce} }
 
 // SeeAgents stores the latest states of agents in tx, and ignores older ones. stirred
-// reports whether entries of schedules that waited for an agent may be due after the
-// commit.
+// reports whether entries of schedules or alarms that waited for an agent may be due after
+// the commit.
 func (s *Store) SeeAgents(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool, err error) {
 	all = latest(all)
 	for some := range slices.Chunk(all, abreast) {
@@ -67,7 +67,7 @@ func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool,
 		known[a.ID] = a
 	}
 	const columns = 5
-	var fresh []any
+	var fresh, asleep []any
 	for _, a := range all {
 		was, there := known[a.ID]
 		if there && a.Seq <= was.Seq {
@@ -75,9 +75,19 @@ func see(ctx context.Context, tx *sqldb.Tx, all []schedule.Agent) (stirred bool,
 		}
 		fresh = append(fresh, a.ID, a.Address, string(a.State), a.Seq, schedule.Micros(a.Changed))
 		stirred = stirred || a.State != api.StateDead && (!there || was.State == api.StateDead)
+		if there && a.State == api.StateSleeping {
+			asleep = append(asleep, a.ID)
+		}
 	}
 	if len(fresh) == 0 {
 		return false, nil
+	}
+	if len(asleep) > 0 && !stirred {
+		stirred, err = sqldb.One[bool](ctx, tx, `select exists (select 1 from alarms l join agents a on a.id = l.agent
+			where l.done = 0 and l.agent in `+sqldb.Placeholders(1, len(asleep))+` and `+postponed+`)`, asleep...)
+		if err != nil {
+			return false, err
+		}
 	}
 	tx.Queue(ctx, `insert into agents (id, address, state, seq, changed_at) values `+sqldb.Placeholders(len(fresh)/columns, columns)+`
 		on conflict (id) do update set address = excluded.address, state = excluded.state, seq = excluded.seq,

@@ -11,6 +11,14 @@ import (
 	"github.com/anima-run/anima/services/heartbeat/internal/schedule"
 )
 
+// postponed is the condition of alarms l, joined with their agents a, that are not due
+// although their time has come: another cause woke the agent between the time at which the
+// alarm was set and its time, and the agent is still awake. The run in progress replaces the
+// alarm if it sets one; mail, for example, sets none. An agent that was woken at that time or
+// later may have been woken by this alarm, before a crash of the clock that had not recorded
+// it.
+const postponed = `coalesce(a.state not in ('sleeping', 'dead') and a.changed_at > l.set_at and a.changed_at < l.at, false)`
+
 // Due implements [schedule.Timeline].
 func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]schedule.Due, error) {
 	entries, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (d schedule.Due, err error) {
@@ -29,11 +37,11 @@ func (s *Store) Due(ctx context.Context, now time.Time, limit int) ([]schedule.D
 		var at, set, changed int64
 		err := row.Scan(&d.Agent, &d.Alarm, &d.Reason, &at, &set, &a.ID, &a.State, &changed)
 		a.Changed = moment(changed)
-		d.At, d.Stale = moment(at), a.Stale(moment(set), moment(at))
+		d.At, d.Stale, d.Postponed = moment(at), a.Stale(moment(set)), a.Changed.After(moment(at))
 		return d, err
 	}, `select l.agent, l.id, l.reason, l.at, l.set_at, coalesce(a.id, ''), coalesce(a.state, ''), coalesce(a.changed_at, 0)
 		from alarms l left join agents a on a.id = l.agent
-		where l.done = 0 and l.at <= $1 order by l.at, l.agent limit $2`, schedule.Micros(now), limit)
+		where l.done = 0 and l.at <= $1 and not `+postponed+` order by l.at, l.agent limit $2`, schedule.Micros(now), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +55,8 @@ func (s *Store) Next(ctx context.Context) (time.Time, error) {
 	var next sqldb.Null[int64]
 	err := s.db.QueryRowContext(ctx, `select min(at) from (
 			select min(b.next_at) as at from beats b join agents a on a.id = b.agent where a.state <> $1
-			union all select min(at) as at from alarms where done = 0
+			union all select at from (select l.at from alarms l left join agents a on a.id = l.agent
+				where l.done = 0 and not `+postponed+` order by l.at limit 1) as soon
 		) as times`, string(api.StateDead)).Scan(&next)
 	return moment(next.V), err
 }
