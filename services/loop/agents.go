@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,23 +186,53 @@ func next(a api.Agent) string {
 	return ""
 }
 
-// tierChanged checks the balance of the agent if its tier changes to or from dead or critical; all
-// other changes of its state follow from runs. It reads the current balance, so a late
-// or repeated event is harmless. Mail that is held for a budget is held again.
+// tierChanged checks the balance of the agent if its tier rises, or becomes dead or
+// critical; all other changes of its state follow from runs. It reads the current balance,
+// so a late or repeated event is harmless. Mail that is held for a budget is held again.
 func (h *handlers) tierChanged(ctx context.Context, m api.TierChanged) error {
-	if m.To != api.TierDead && m.To != api.TierCritical && m.From != api.TierDead && m.From != api.TierCritical {
+	rises := slices.Index(api.Tiers(), m.To) < slices.Index(api.Tiers(), m.From)
+	poor := m.To == api.TierDead || m.To == api.TierCritical
+	if !rises && !poor {
 		return nil
 	}
-	if m.To != api.TierDead && m.To != api.TierCritical { // the agent can pay for mail that it has not answered
-		now := h.now()
+	if now := h.now(); rises && !poor { // the agent can pay for mail that it has not answered
 		if err := h.store.ShortenHolds(ctx, m.Agent, now.UnixMicro(), now.Add(deathAfter).UnixMicro()); err != nil {
 			return err
 		}
 	}
 	err := h.checkBalance(ctx, m.Agent)
+	if err == nil && rises {
+		err = h.funded(ctx, m.Agent)
+	}
 	if api.CodeOf(err) == api.NotFound {
 		return nil // an account without an agent
 	}
+	return err
+}
+
+// funded ends the state critical of an agent that could not pay for its last run.
+func (h *handlers) funded(ctx context.Context, agent string) error {
+	c, err := h.store.Fund(ctx, agent, h.now().UnixMicro())
+	if err != nil {
+		return err
+	}
+	if c != nil {
+		h.relay.Wake()
+	}
+	return h.wakeFunded(ctx, agent)
+}
+
+// wakeFunded sets an alarm that wakes an autonomous agent now, which has no other alarm: it
+// could not pay, or was dead, and was funded. It does nothing for an agent in any other
+// state. It is idempotent, because the id of the alarm has the time of that state.
+func (h *handlers) wakeFunded(ctx context.Context, agent string) error {
+	since, err := h.store.FundedSince(ctx, agent)
+	if err != nil || since == 0 {
+		return err
+	}
+	_, err = h.clients.SetAlarm(ctx, api.SetAlarm{
+		ID: fmt.Sprintf("%s/funded/%d", agent, since), Agent: agent, At: h.now().UnixMicro(), Reason: "you were funded",
+	})
 	return err
 }
 
@@ -228,9 +259,9 @@ func (h *handlers) walletChanged(ctx context.Context, m api.WalletChanged) error
 }
 
 // checkBalance reads an agent's balance and changes its state accordingly: an agent without
-// credits for an hour becomes dead, and a deposit changes a dead agent to sleeping. If
-// the balance is unknown, the state does not change (docs/reference/loop.md, unknown
-// balance).
+// credits for an hour becomes dead, and a deposit changes a dead agent to sleeping and
+// wakes it if it is autonomous. If the balance is unknown, the state does not change
+// (docs/reference/loop.md, unknown balance).
 func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 	b, err := h.clients.Balance(ctx, agent)
 	if err != nil {
@@ -242,7 +273,7 @@ func (h *handlers) checkBalance(ctx context.Context, agent string) error {
 	}
 	h.relay.Wake()
 	h.log.InfoContext(ctx, "agent changed", "agent", agent, "state", c.State, "why", c.Reason)
-	return nil
+	return h.wakeFunded(ctx, agent)
 }
 
 // sweep periodically checks the conditions that no event announces: lost notices, held

@@ -171,12 +171,46 @@ func (s *Store) ApplyBalance(ctx context.Context, agent string, owns api.Micros,
 		}
 		switch {
 		case owns > 0 && state == api.StateDead:
-			return s.move(ctx, tx, agent, change{to: api.StateSleeping, why: "funded", paid: true, at: at})
+			return s.move(ctx, tx, agent, change{to: api.StateSleeping, why: funded, paid: true, at: at})
 		case owns <= 0 && state != api.StateDead && at-begins >= grace.Microseconds():
 			return s.move(ctx, tx, agent, change{to: api.StateDead, why: "without any credits for " + grace.String(), at: at})
 		}
 		return nil, nil
 	})
+}
+
+// funded is the reason of an agent's sleep that a deposit has begun.
+const funded = "funded"
+
+// Fund changes an agent that could not pay for its last run, and was funded since, from
+// critical to sleeping, and adds the announcement to the outbox in the same transaction. It
+// returns nil if the agent has another state, or has a run in progress, which sets the state
+// at its end. Runs of tasks do not change it.
+func (s *Store) Fund(ctx context.Context, agent string, at int64) (*api.AgentChanged, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (*api.AgentChanged, error) {
+		state, err := s.lockState(ctx, tx, agent)
+		if err != nil || state != api.StateCritical {
+			return nil, missing(err, noAgent(agent))
+		}
+		busy, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from runs where agent = $1 and ending is null and session not like $2)`,
+			agent, agent+"-task-%")
+		if err != nil || busy {
+			return nil, err
+		}
+		return s.move(ctx, tx, agent, change{to: api.StateSleeping, why: funded, at: at})
+	})
+}
+
+// FundedSince returns the time, in Unix microseconds, since which an autonomous agent sleeps
+// because it was funded, 0 for any other agent or state.
+func (s *Store) FundedSince(ctx context.Context, id string) (since int64, err error) {
+	var d agent.Definition
+	err = s.db.QueryRowContext(ctx, `select definition, state_since from agents where id = $1 and deleted_at = 0 and state = $2 and state_reason = $3`,
+		id, api.StateSleeping, funded).Scan(sqldb.JSON(&d), &since)
+	if err != nil || !d.Autonomy {
+		return 0, missing(err, nil)
+	}
+	return since, nil
 }
 
 // lowAtOnce is the largest number of agents that one call of [Store.LowOnFunds] returns.

@@ -327,6 +327,36 @@ func TestAwakeWithTheMainSession(t *testing.T) {
 	})
 }
 
+// TestFund checks that only an agent that could not pay, and has no run in progress, is put
+// to sleep because it was funded. Runs of tasks do not count.
+func TestFund(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		fund := func(when string, want bool) {
+			t.Helper()
+			if c, err := s.Fund(t.Context(), "ada", at); err != nil || (c != nil) != want || want && c.State != api.StateSleeping {
+				t.Errorf("%s: got the change %+v, %v, want one: %t", when, c, err, want)
+			}
+		}
+		fund("of a sleeping agent", false)
+		task := enginetest.Command("ada", "task")
+		task.Kind, task.Session = api.RunTask, "ada-task-g1-1-1"
+		must(t, s.NewSession(t.Context(), task.Session, "ada", at))
+		cmd := enginetest.Command("ada", "r1")
+		for _, c := range []api.Run{task, cmd} {
+			_, err := s.Started(t.Context(), c, enginetest.Input(c), api.TierCritical, at)
+			must(t, err)
+		}
+		fund("during a run", false)
+		end := enginetest.End(cmd, 1)
+		end.State = api.StateCritical
+		must(t, s.Persist(t.Context(), enginetest.Record(cmd, 1), enginetest.Input(cmd), end))
+		fund("after a run that it could not pay", true)
+		fund("again", false)
+		_, err := s.Fund(t.Context(), "missing", at)
+		wantCode(t, err, api.NotFound)
+	})
+}
+
 // TestWaits checks that a queued run that was cancelled does not become part of another
 // one.
 func TestWaits(t *testing.T) {
