@@ -155,7 +155,7 @@ type Store interface {
 	Remember(ctx context.Context, agent string, f Fact) (Outcome, error)
 	// AddNote adds a note to working memory, unless its id exists.
 	AddNote(ctx context.Context, agent string, n Note) error
-	// ReachGoal replaces a goal by an episode. Errors: NotFound.
+	// ReachGoal replaces a goal by an episode. Errors: NotFound; Denied, see [MayChange].
 	ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error
 	// SaveProcedure stores a procedure. Errors: Denied, see [MayChange].
 	SaveProcedure(ctx context.Context, agent string, p Procedure) error

@@ -100,6 +100,9 @@ func TestTools(t *testing.T) {
 
 	goal := strings.TrimPrefix(c.call(t, "set_goal", `{"content":"sell tea"}`), "the goal is kept in mind as ")
 	expect(c.call(t, "review_memory", `{}`), `goal (0.8): "sell tea" id `+goal)
+	if text, err := c.try(t, peer, "complete_goal", `{"goal_id":"`+goal+`"}`); api.CodeOf(err) != api.Denied {
+		t.Errorf("a peer's message completes a goal of the creator: %q, %v; want denied", text, err)
+	}
 	expect(c.call(t, "complete_goal", `{"goal_id":"`+goal+`","outcome":"sold"}`), "is reached")
 	expect(c.call(t, "review_memory", `{}`), "In mind:\nnothing", `success: "Goal reached: sell tea" "sold" id `+goal)
 	if _, err := c.try(t, peer, "complete_goal", `{"goal_id":"none"}`); api.CodeOf(err) != api.NotFound {

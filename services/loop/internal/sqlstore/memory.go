@@ -85,6 +85,9 @@ func addNote(ctx context.Context, tx *sqldb.Tx, agent string, n memory.Note) {
 // repeated call finds it and changes nothing.
 func (s Memory) ReachGoal(ctx context.Context, agent, goal, outcome string, by api.Principal, at int64) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if _, err := s.mayChange(ctx, tx, agent, memory.Working, goal, by); err != nil { // the note of the goal is deleted
+			return err
+		}
 		e := memory.Episode{
 			ID: goal, Type: "goal", Outcome: "success", Class: memory.Strategic, Importance: 0.9, Detail: outcome, By: by, At: at,
 		}
