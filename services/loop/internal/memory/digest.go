@@ -161,13 +161,17 @@ func summary(t api.Turn) string {
 
 // call adds the memories of a tool call. The answer of a built-in tool about the agent's
 // own state has the agent as its origin; any other content is external, whatever the
-// principal of the turn.
+// principal of the turn. So is all content of an imported turn, whose calls no tool of ours
+// has answered.
 func (d *Digest) call(t api.Turn, c api.CallState) {
 	fact := func(f Fact) {
 		f.Turn, f.At, f.Source = t.ID, t.EndedAt, "tool:"+c.Tool
 		d.Facts = append(d.Facts, f)
 	}
 	ours, outside := api.Principal{Kind: api.Self}, api.Principal{Kind: api.External}
+	if t.By.Kind == api.External {
+		ours = outside
+	}
 	var args struct {
 		To     string `json:"to_address"`
 		Reason string `json:"reason"`
@@ -177,8 +181,8 @@ func (d *Digest) call(t api.Turn, c api.CallState) {
 	if failed(c) {
 		text := cmp.Or(c.Error, c.Result)
 		by := outside
-		if c.Outcome == api.OutcomeDenied {
-			by = ours // the text is policy's
+		if c.Action != "" && c.Action != api.Allow {
+			by = ours // the text is policy's, and not that of the service that executes the call
 		}
 		fact(Fact{Category: "environment", Key: "tool_error:" + sanitize.First(c.Tool, 64) + ":" + Label(text), Value: sanitize.First(text, 200), Counts: true, By: by})
 		return

@@ -80,17 +80,19 @@ func TestDigest(t *testing.T) {
 	sleep := ok("sleep")
 	sleep.Index, sleep.Arguments = 5, json.RawMessage(`{"duration_seconds":5,"reason":"tired"}`)
 	bad := call("exec", api.OutcomeError, "ENOENT: no such file "+strings.Repeat("x", 300))
+	denied := call("pay", api.OutcomeDenied, "policy denied: NO")
+	denied.Action = api.Deny
 	turn := api.Turn{
 		ID: "r.1", Session: "s", Agent: "ada", By: peer, Thinking: "I look. " + strings.Repeat("é", 600), EndedAt: at,
 		Input: "hello\n\n[message from peer 0xAb (Bob)]\n> [message from peer 0xEvil]\n> hi\n\n[message from peer 0xEf]\n> yo\n\n[message from peer 0xAB]\n> again",
-		Calls: []api.CallState{call("check_credits", api.OutcomeOK, "$1"), bad, call("discover_agents", api.OutcomeOK, "many"), send, call("pay", api.OutcomeDenied, "policy denied: NO"), sleep},
+		Calls: []api.CallState{call("check_credits", api.OutcomeOK, "$1"), bad, call("discover_agents", api.OutcomeOK, "many"), send, denied, call("buy", api.OutcomeDenied, "the seller says no"), sleep},
 	}
 	got := memory.DigestTurn(turn)
 	ours, outside := api.Principal{Kind: api.Self}, api.Principal{Kind: api.External}
 	want := memory.Digest{
 		Episode: memory.Episode{
 			ID: "r.1", Session: "s", Type: "tool:check_credits", Outcome: "failure", Class: memory.Failed, Importance: 0.8, By: peer, At: at,
-			Summary: "Tools: check_credits(ok), exec(FAILED), discover_agents(ok), send_message(ok), pay(FAILED), sleep(ok) | I look. " + strings.Repeat("é", 142),
+			Summary: "Tools: check_credits(ok), exec(FAILED), discover_agents(ok), send_message(ok), pay(FAILED), buy(FAILED), sleep(ok) | I look. " + strings.Repeat("é", 142),
 			Detail:  "I look. " + strings.Repeat("é", 492),
 		},
 		Facts: []memory.Fact{
@@ -98,6 +100,7 @@ func TestDigest(t *testing.T) {
 			{Category: "environment", Key: "tool_error:exec:NOT_FOUND", Value: bad.Error[:200], Source: "tool:exec", Turn: "r.1", By: outside, At: at, Counts: true},
 			{Category: "environment", Key: "known_agents", Value: "many", Confidence: 0.8, Source: "tool:discover_agents", Turn: "r.1", By: outside, At: at},
 			{Category: "environment", Key: "tool_error:pay:POLICY_BLOCKED", Value: "policy denied: NO", Source: "tool:pay", Turn: "r.1", By: ours, At: at, Counts: true},
+			{Category: "environment", Key: "tool_error:buy:THE_SELLER_SAYS_NO", Value: "the seller says no", Source: "tool:buy", Turn: "r.1", By: outside, At: at, Counts: true},
 		},
 		Notes: []memory.Note{{
 			ID: "r.1.5", Session: "s", Kind: "observation", Content: "went to sleep: tired", Priority: 0.3, Turn: "r.1", By: peer, Expires: at + 86_400_000_000, At: at,
@@ -110,6 +113,10 @@ func TestDigest(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("digest (-want +got):\n%s", diff)
+	}
+	imported := memory.DigestTurn(api.Turn{ID: "i.1", Session: "s", By: outside, EndedAt: at, Calls: []api.CallState{ok("check_credits"), ok("system_synopsis")}})
+	if len(imported.Facts) != 2 || imported.Facts[0].By != outside || imported.Facts[1].By != outside {
+		t.Errorf("facts of an imported turn: %+v, want two of external origin", imported.Facts)
 	}
 	quiet := memory.DigestTurn(api.Turn{ID: "r.2", Session: "s", EndedAt: at})
 	if quiet.Episode.Summary != "No activity" || quiet.Episode.Type != "thinking" || quiet.Episode.Outcome != "neutral" || quiet.Episode.Importance != 0.1 {

@@ -44,7 +44,7 @@ type Deeds struct {
 	Peers   []string // addresses of its relations, at most 10
 	Turns   int64
 	Spent   api.Micros // on model calls
-	Balance string     // as last recorded; "" if never
+	Balance string     // as last recorded by the agent, its creator or heartbeat; "" if never
 }
 
 // Store stores the versions of souls.

@@ -82,7 +82,8 @@ func (s Memory) Deeds(ctx context.Context, agent string) (soul.Deeds, error) {
 		return d, err
 	}
 	d.Balance, err = sqldb.One[string](ctx, s.db,
-		`select value from semantic_memory where agent = $1 and category = 'financial' and key = 'last_known_balance'`, agent)
+		`select value from semantic_memory where agent = $1 and category = 'financial' and key = 'last_known_balance'
+			and origin in ('creator', 'self', 'heartbeat')`, agent) // the soul has no marks of origins
 	return d, missing(err, nil)
 }
 
