@@ -75,11 +75,8 @@ func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.
 	if n, _ := res.RowsAffected(); n == 0 {
 		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // inserted by a concurrent transaction: retry
 	}
-	if err := s.crowdOut(ctx, tx, agent, f.At); err != nil {
-		return "", err
-	}
 	index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
-	return memory.FactNew, nil
+	return memory.FactNew, s.crowdOut(ctx, tx, agent, f.At) // last, because it may remove the new fact and its text
 }
 
 func replaceFact(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version, versions int64) {

@@ -269,7 +269,13 @@ func TestFactVerifiedByLess(t *testing.T) {
 // TestOutsideCrowdsOutItself checks that facts of external origin displace each other and
 // not the agent's own.
 func TestOutsideCrowdsOutItself(t *testing.T) {
-	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
+		s := sqlstore.Memory{Store: store}
+		texts := func(key string) (n int) {
+			t.Helper()
+			must(t, db.QueryRowContext(t.Context(), `select count(*) from memory_text where id = $1`, "domain/"+key).Scan(&n))
+			return n
+		}
 		remember(t, s, memory.Fact{Key: "mine", Value: "dear to me", Confidence: 0.1, At: at})
 		for n := range memory.MaxFacts + 9 {
 			remember(t, s, memory.Fact{Key: fmt.Sprintf("k%03d", n), Value: "v", Confidence: 0.94, By: outside, At: at + int64(n)})
@@ -277,6 +283,11 @@ func TestOutsideCrowdsOutItself(t *testing.T) {
 		all := latest(t, s, memory.Semantic, at)
 		if len(all) != memory.MaxFacts || all[len(all)-1].Title != "mine" {
 			t.Errorf("%d facts and the last is %s, want %d and mine", len(all), all[len(all)-1].ID, memory.MaxFacts)
+		}
+		// A fact that is removed at once leaves no text, which searches would find in its place.
+		remember(t, s, memory.Fact{Key: "rumour", Value: "unheard", Confidence: 0.5, By: outside, At: at + day})
+		if n := texts("rumour"); n != 0 {
+			t.Errorf("%d texts of a fact that was removed at once, want none", n)
 		}
 	})
 }
