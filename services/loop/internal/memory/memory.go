@@ -144,6 +144,8 @@ type Store interface {
 	// other tiers those with the highest weight, of equals the latest. Session "" selects
 	// all sessions.
 	Latest(ctx context.Context, agent, session string, tier Tier, at int64, limit int) ([]Entry, error)
+	// Entry returns the memory of a tier with an id, nil if there is none.
+	Entry(ctx context.Context, agent string, tier Tier, id string, at int64) (*Entry, error)
 	// Unasked returns the entries that a prompt of a session has without a query. session
 	// must not be "". They are those of Latest: [MaxLatest] of each tier, and twice
 	// [MaxWorking] notes and as many goals of other sessions. Episodes are those of other

@@ -83,10 +83,18 @@ func (m *Memory) recallFacts(ctx context.Context, c engine.Call, a catalog.Args)
 }
 
 func (m *Memory) setGoal(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
-	return "the goal is kept in mind as " + c.Key, m.Store.AddNote(ctx, c.Agent.ID, Note{
+	err := m.Store.AddNote(ctx, c.Agent.ID, Note{
 		ID: c.Key, Session: c.Session, Kind: "goal", Content: a.String("content"), Priority: a.Float("priority", 0.8),
 		Turn: c.Turn, By: c.By, At: c.At,
 	})
+	if err != nil {
+		return "", err
+	}
+	kept, err := m.Store.Entry(ctx, c.Agent.ID, Working, c.Key, c.At)
+	if err == nil && kept == nil {
+		err = fmt.Errorf("the goal is not kept: this session has %d notes of a higher priority; review_memory shows them, give the goal a higher priority or forget one", MaxWorking)
+	}
+	return "the goal is kept in mind as " + c.Key, err
 }
 
 func (m *Memory) completeGoal(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
@@ -119,12 +127,16 @@ func (m *Memory) saveProcedure(ctx context.Context, c engine.Call, a catalog.Arg
 }
 
 func (m *Memory) recallProcedure(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {
-	name, query := a.String("name"), strings.TrimSpace(a.String("query"))
-	all, err := m.Find(ctx, c.Agent.ID, Procedural, strings.TrimSpace(name+" "+query), proceduresShown)
-	if i := slices.IndexFunc(all, func(e Entry) bool { return e.ID == name }); i >= 0 {
-		all = all[i : i+1]
+	name, query, at := a.String("name"), strings.TrimSpace(a.String("query")), m.Now().UnixMicro()
+	named, err := m.Store.Entry(ctx, c.Agent.ID, Procedural, name, at) // a search does not find every name, as one of stop words
+	if err != nil {
+		return "", err
 	}
-	return Lines(all, m.Now().UnixMicro(), "no procedure found; list them with neither a name nor a query"), err
+	if named != nil {
+		return Lines([]Entry{*named}, at, ""), nil
+	}
+	all, err := m.Find(ctx, c.Agent.ID, Procedural, strings.TrimSpace(name+" "+query), proceduresShown)
+	return Lines(all, at, "no procedure found; list them with neither a name nor a query"), err
 }
 
 func (m *Memory) noteAboutAgent(ctx context.Context, c engine.Call, a catalog.Args) (string, error) {

@@ -2,6 +2,7 @@ package memory_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,10 @@ func TestTools(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	expect(c.call(t, "recall_procedure", `{"query":"grind"}`), "brew coffee")
+	c.call(t, "save_procedure", `{"name":"use","description":"named by a stop word","steps":"[\"look\"]"}`)
+	if got := c.call(t, "recall_procedure", `{"name":"use"}`); got != `- use: "named by a stop word" 1. "look"` {
+		t.Errorf("got %q", got)
+	}
 	expect(c.call(t, "recall_procedure", `{}`), "brew coffee", "- brew:")
 
 	// A peer cannot make room for its own memories by removing those of the agent, nor
@@ -159,5 +164,41 @@ func TestTools(t *testing.T) {
 		if err := c.tools[tool].Check(json.RawMessage(args)); err == nil {
 			t.Errorf("%s took %s", tool, args)
 		}
+	}
+}
+
+// TestNamedProcedure tests that a procedure is found by its name among others with the same
+// words.
+func TestNamedProcedure(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t)
+	for n := range 30 {
+		c.call(t, "save_procedure", fmt.Sprintf(`{"name":"deploy site %d","description":"the site %[1]d","steps":"[\"step %[1]d\"]"}`, n))
+	}
+	for n := range 30 {
+		want := fmt.Sprintf(`- "deploy site %d": "the site %[1]d" 1. "step %[1]d"`, n)
+		if got := c.call(t, "recall_procedure", fmt.Sprintf(`{"name":"deploy site %d"}`, n)); got != want {
+			t.Errorf("got %.200q, want %q", got, want)
+		}
+	}
+}
+
+// TestGoalOfAFullSession tests that a goal which is removed at once, because the session's
+// notes have higher priorities, is not said to be kept.
+func TestGoalOfAFullSession(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t)
+	for n := range memory.MaxWorking {
+		note := memory.Note{ID: fmt.Sprint("n", n), Session: "ada-main", Kind: "decision", Content: "c", Priority: 0.9, By: api.Principal{Kind: api.Self}, At: at}
+		if err := c.store.AddNote(t.Context(), "ada", note); err != nil {
+			t.Fatal(err)
+		}
+	}
+	creator := api.Principal{Kind: api.Creator}
+	if got, err := c.try(t, creator, "set_goal", `{"content":"sell tea"}`); err == nil || !strings.Contains(err.Error(), "not kept") {
+		t.Errorf("a goal of priority 0.8: %q, %v; want the error that it is not kept", got, err)
+	}
+	if got, err := c.try(t, creator, "set_goal", `{"content":"sell tea","priority":1}`); err != nil {
+		t.Errorf("a goal of priority 1: %q, %v", got, err)
 	}
 }

@@ -244,6 +244,24 @@ func (s Memory) Latest(ctx context.Context, agent, session string, tier memory.T
 	return s.entries(ctx, listed(tier, v.table+where, args.add(limit))+` order by `+v.order, args...)
 }
 
+// Entry implements [memory.Store].
+func (s Memory) Entry(ctx context.Context, agent string, tier memory.Tier, id string, at int64) (*memory.Entry, error) {
+	v, known := views[tier]
+	if !known {
+		return nil, api.Errorf(api.Invalid, "there is no memory %q", tier)
+	}
+	args := parameters{agent}
+	where := ` where t.agent = $1 and (` + v.id + `) = ` + args.add(id)
+	if v.live != "" {
+		where += v.alive(args.add(at))
+	}
+	all, err := s.entries(ctx, listed(tier, v.table+where, `1`), args...)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
 // Touch implements [memory.Store].
 func (s Memory) Touch(ctx context.Context, docs []int64, at int64) error {
 	for chunk := range slices.Chunk(docs, 500) {
