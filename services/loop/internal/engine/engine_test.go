@@ -407,6 +407,9 @@ func TestSleep(t *testing.T) {
 		if end.Changed == nil || end.Changed.SleepUntil != end.Sleep {
 			t.Errorf("said %+v", end.Changed)
 		}
+		if got := w.Alarms.All()["run1/rest"]; got.At != end.Sleep {
+			t.Errorf("asked for %v s: the last alarm is %+v, want one at %d", seconds, got, end.Sleep)
+		}
 	}
 }
 

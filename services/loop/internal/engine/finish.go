@@ -108,10 +108,13 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		At: now, State: api.StateSleeping, Outcome: api.OutcomeConsumed,
 	}
 	failure := unfinished(s.completion.Answer, s.asked())
-	calls, ends := s.calls(s.agent.MaxCalls), false
+	calls, ends, asleep := s.calls(s.agent.MaxCalls), false, 0
 	for i, call := range calls { // if there are several alarms, the earliest applies
 		r := s.results[i]
 		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
+		if r.Sleep != nil && r.Outcome == api.OutcomeOK {
+			asleep++
+		}
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
 			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
 		}
@@ -128,9 +131,9 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 	case flushed:
 		overCap(s, end)
 	case end.Sleep != 0:
-		rec.Notice = ""
+		rec.Notice, end.Alarm = "", asleep > 1 // of several calls, the last has set the alarm
 	case ends:
-		end.Why = "its task is over"
+		e.sleepAfter(s, end, "its task is over", lifecycle.AfterNothing)
 	case s.capped() && len(s.completion.Answer.ToolCalls) > 0: // a closing text without calls is a success
 		overCap(s, end)
 	case verdict.Why != "":

@@ -97,6 +97,23 @@ func TestEndings(t *testing.T) {
 	}
 }
 
+// TestEndedByATool tests that an autonomous agent whose run a tool has ended wakes again,
+// unless the run is a task, which is beside its other runs.
+func TestEndedByATool(t *testing.T) {
+	t.Parallel()
+	for kind, alarms := range map[api.RunKind]int{api.RunMessage: 1, api.RunTask: 0} {
+		w, cmd := alive(asks("", "look")), command
+		look := w.Tools["look"]
+		look.Run = func(context.Context, engine.Call) (engine.Output, error) {
+			return engine.Output{Text: "that is all", Ends: true}, nil
+		}
+		w.Tools["look"], cmd.Kind = look, kind
+		if _, end := run(t, w, cmd); end.Turns != 1 || len(w.Alarms.All()) != alarms {
+			t.Errorf("%s: ended %+v with %d alarms, want one turn and %d", kind, end, len(w.Alarms.All()), alarms)
+		}
+	}
+}
+
 // TestNotice tests that a warning is in the prompt of the next turn and is not an
 // input, also if the next turn belongs to another run and another owner.
 func TestNotice(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/anima-run/anima/pkg/api/catalog"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
+	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/tools"
 	"github.com/anima-run/anima/services/loop/internal/tools/git"
 )
@@ -56,6 +57,11 @@ func All(cfg tools.Config, store Store, svc Services) map[string]engine.Tool {
 
 func sleepTool(svc Services) engine.Tool {
 	return engine.Builtin("sleep", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
+		// The alarm of the agent would be replaced by that of a task beside it, or by one that
+		// another agent asked for.
+		if goal.Worked(c.Session) || c.By.Kind.Authority() < api.HeartbeatKind.Authority() {
+			return engine.Output{Text: "this run ends; it does not change when you wake", Ends: true}, nil
+		}
 		// Relative to the time of the completion, so that a repeated call sets the same
 		// alarm.
 		until := c.At + a.Int("duration_seconds", 0)*1_000_000

@@ -333,6 +333,13 @@ func TestSleep(t *testing.T) {
 	if diff := cmp.Diff([]api.SetAlarm{alarm, alarm}, b.alarms); diff != "" {
 		t.Errorf("alarms (-want +got):\n%s", diff)
 	}
+	// A task, or a message of another agent, does not replace the agent's alarm.
+	for session, by := range map[string]api.PrincipalKind{"ada-task-g1-1-1": api.Self, "ada-mail": api.Peer, "ada-two": api.External} {
+		c := engine.Call{Agent: b.Bench.Agent, Session: session, Key: "r2.1.0", Args: json.RawMessage(`{"duration_seconds":86400}`), At: at, By: api.Principal{Kind: by}}
+		if out, err := b.Tools["sleep"].Run(t.Context(), c); err != nil || out.Sleep != nil || !out.Ends || len(b.alarms) != 2 {
+			t.Errorf("in %s by %s: %+v, %v and %d alarms, want the end of the run and no other alarm", session, by, out, err, len(b.alarms)-2)
+		}
+	}
 	if out, _ := b.Call(t, "sleep", `{"duration_seconds":1}`); out.Sleep.Reason == "" {
 		t.Error("a sleep without a reason gives none to wake up with")
 	}

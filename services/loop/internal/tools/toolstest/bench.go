@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/anima-run/anima/pkg/api"
+
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
 
@@ -33,7 +35,9 @@ func New(t *testing.T) Bench {
 // Keyed calls a tool with an idempotency key. The arguments must be valid.
 func (b Bench) Keyed(t *testing.T, key, name, args string) (engine.Output, error) {
 	t.Helper()
-	c := engine.Call{Agent: b.Agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: At}
+	c := engine.Call{
+		Agent: b.Agent, Session: "ada-main", Turn: "r1.1", Key: key, Args: json.RawMessage(args), At: At, By: api.Principal{Kind: api.Creator},
+	}
 	if err := b.Tools[name].Check(c.Args); err != nil {
 		t.Fatalf("%s refuses %s: %v", name, args, err)
 	}
