@@ -49,8 +49,8 @@ lists the missing values and fails. It replaces an existing AGENT.md only with
 
 The model service and its key are stored in provider.json in the data folder, which
 only its owner can read, and anima up uses them. If a variable of a model provider is in
-the environment of anima up (OPENAI_*, ANTHROPIC_*, CONWAY_*, OLLAMA_HOST), the file is
-not read, and anima up warns of that.
+the environment of anima up (OPENAI_*, ANTHROPIC_*, CONWAY_*, OLLAMA_HOST) and not empty,
+the file is not read, and anima up warns of that.
 
 Examples:
   anima init

@@ -142,6 +142,31 @@ func TestInitStoresTheModel(t *testing.T) {
 	}
 }
 
+// TestStoredModelBesideEmptyVariables checks that variables which are set and empty change
+// neither the stored address nor the stored key: the key must not go to another address.
+func TestStoredModelBesideEmptyVariables(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	want := provider{URL: "http://127.0.0.1:1/v1", Key: aKey}
+	if err := storeProvider(m.data(), want); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"OPENAI_BASE_URL", "OPENAI_API_KEY", "OLLAMA_HOST"} {
+		m.env[name] = ""
+		stored, err := storedProvider(lookupIn(m.env), m.data())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := upLookup(lookupIn(m.env), nil, stored)
+		url, _ := all("OPENAI_BASE_URL")
+		key, _ := all("OPENAI_API_KEY")
+		if url != want.URL || key != want.Key {
+			t.Errorf("with an empty %s: got the address %q and the key %q, want those that are stored", name, url, key)
+		}
+		delete(m.env, name)
+	}
+}
+
 func TestInitAsksForTheModel(t *testing.T) {
 	t.Parallel()
 	base := modelService(t)

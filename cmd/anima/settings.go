@@ -32,10 +32,13 @@ func devProfile() map[string]string {
 	}
 }
 
-// upLookup returns the settings with this precedence: flags, environment, stored
-// settings, profile.
+// upLookup returns the settings with this precedence: flags, stored settings, environment,
+// profile. The stored settings are those of [storedProvider]: none if the environment
+// configures a provider. They precede variables that are set and empty, such as
+// OPENAI_BASE_URL= in a file of variables. Otherwise the stored key would be used with the
+// default address.
 func upLookup(environment config.Lookup, flags map[string]string, stored config.Lookup) config.Lookup {
-	return layered(lookupIn(flags), environment, stored, lookupIn(devProfile()))
+	return layered(lookupIn(flags), stored, environment, lookupIn(devProfile()))
 }
 
 // demoLookup isolates the demo from the rest of the machine: it ignores all settings of
