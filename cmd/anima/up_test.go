@@ -254,7 +254,7 @@ func TestBusyPorts(t *testing.T) {
 func TestWrongSetting(t *testing.T) {
 	t.Parallel()
 	for variable, value := range map[string]string{
-		"ANIMA_DATABASE_URL": "mysql://x", "ANIMA_INFERENCE_ROUTER_SCRIPT": filepath.Join(t.TempDir(), "missing.json"),
+		"ANIMA_DATABASE_URL": "postgres://127.0.0.1:port/x",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			t.Parallel()
@@ -317,15 +317,45 @@ func TestSettings(t *testing.T) {
 	m := newMachine(t)
 	for k, v := range map[string]string{
 		"ANIMA_LOOP_SLOTS": "abc", "ANIMA_LOG": "loud", "ANIMA_SYNC": "sometimes", "ANIMA_DRAIN": "30", "ANIMA_NATS_REPLICAS": "3",
-		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "3", "ANIMA_TOKEN_FILE": "/does/not/exist",
+		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "3", "ANIMA_TOKEN_FILE": "/does/not/exist", "ANIMA_DATABASE_URL": "mysql://me:hunter2@x/y",
 	} {
 		m.env[k] = v
 	}
-	m.fails(
+	said := m.fails(
 		exitUsage, "", []string{"up"}, `ANIMA_LOOP_SLOTS="abc": want a whole number`, `ANIMA_LOG="loud": want one of debug`,
 		`ANIMA_SYNC="sometimes": want one of always, interval`, `ANIMA_DRAIN="30": want a duration`, "ANIMA_NATS_REPLICAS is 3",
-		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N is 3", "ANIMA_TOKEN_FILE", "nothing was started", "docs/config.md",
+		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N is 3", "ANIMA_TOKEN_FILE", "ANIMA_DATABASE_URL", "nothing was started", "docs/config.md",
 	)
+	if strings.Contains(said, "hunter2") {
+		t.Errorf("the password of the database is in %q", said)
+	}
+	if _, err := os.Stat(m.data()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the data folder: %v, want it not made", err)
+	}
+}
+
+// TestSettingsOfAddresses starts anima up with addresses and a script that cannot be used:
+// nothing is started, and anima init warns of them.
+func TestSettingsOfAddresses(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	delete(m.env, "ANIMA_INFERENCE_ROUTER_SIMULATED")
+	for variable, value := range map[string]string{
+		"ANIMA_INFERENCE_ROUTER_SCRIPT": filepath.Join(t.TempDir(), "missing.json"),
+		"ANTHROPIC_BASE_URL":            "api.anthropic.com", "ANIMA_TREASURY_NETWORK": "mainnet", "ANIMA_TREASURY_RPC_URL": "localhost:8545",
+		"ANIMA_TREASURY_SIGNER_URL": "localhost:8550", "OLLAMA_HOST": "ftp://127.0.0.1", "OPENAI_BASE_URL": "127.0.0.1:11434/v1",
+	} {
+		was, set := m.env[variable]
+		m.env[variable] = value
+		m.fails(exitUsage, "", []string{"up"}, variable, "nothing was started", "docs/config.md")
+		file := filepath.Join(t.TempDir(), "AGENT.md")
+		if r := m.run("", "init", file, "--name", "Nova", "--genesis", "Be."); r.code != exitOK || !strings.Contains(r.err, "anima up would not start: ") || !strings.Contains(r.err, variable) {
+			t.Errorf("init with a wrong %s: exit %d, %q, want a warning that names it", variable, r.code, r.err)
+		}
+		if delete(m.env, variable); set {
+			m.env[variable] = was
+		}
+	}
 	if _, err := os.Stat(m.data()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the data folder: %v, want it not made", err)
 	}

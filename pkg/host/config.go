@@ -2,6 +2,7 @@ package host
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/config"
@@ -79,8 +80,16 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_ACCEPT_LOSS is %.40q: use the time at which you accept it, as in 2026-11-22T15:04:05Z", c.AcceptLoss)
 	case c.Data == "":
 		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
+	case !postgresURL(c.DatabaseURL.Reveal()):
+		return fmt.Errorf("ANIMA_DATABASE_URL is not the URL of a Postgres: use postgres://user:password@host:port/database") // without the URL, which may have a password
 	}
 	return nil
+}
+
+// postgresURL reports whether a URL is one of Postgres, or empty.
+func postgresURL(url string) bool {
+	scheme, _, ok := strings.Cut(url, "://")
+	return url == "" || ok && (scheme == "postgres" || scheme == "postgresql")
 }
 
 func notTime(s string) bool {

@@ -97,7 +97,10 @@ func (c *Config) Validate() error {
 	if _, err := parseOthers(c.Others, c.OtherKeys); err != nil {
 		return err
 	}
-	_, err := extraModels(c.Models)
+	if _, err := extraModels(c.Models); err != nil {
+		return err
+	}
+	_, err := sourcesOf(*c, &http.Client{}, time.Now) // makes no request; finds wrong addresses and a wrong script
 	return err
 }
 
@@ -197,15 +200,24 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 // configured. The returned function closes the idle connections.
 func open(env *host.Env, cfg Config) ([]*source, func(), error) {
 	client := &http.Client{Transport: telemetry.NewTransport(transport(cfg.Workers, maxSilence))}
-	sources, err := configured(cfg, client, env.Now)
-	if err == nil && len(sources) == 0 {
+	sources, err := sourcesOf(cfg, client, env.Now)
+	if err == nil && sources[0].provider.Name() == simulated.Name {
 		env.Log.Warn("the model is simulated: no provider is configured")
+	}
+	return sources, client.CloseIdleConnections, err
+}
+
+// sourcesOf returns the providers of the settings with their endpoints, or the simulated
+// provider when none is configured. It makes no request.
+func sourcesOf(cfg Config, client *http.Client, now func() time.Time) ([]*source, error) {
+	sources, err := configured(cfg, client, now)
+	if err == nil && len(sources) == 0 {
 		sources, err = simulatedSources(cfg)
 	}
 	if err == nil {
 		err = addEndpoints(sources, cfg.Endpoints)
 	}
-	return sources, client.CloseIdleConnections, err
+	return sources, err
 }
 
 // configured returns the providers of the settings, and none when the settings ask for

@@ -23,6 +23,7 @@ import (
 	"github.com/anima-run/anima/pkg/outbox"
 	"github.com/anima-run/anima/pkg/sqldb"
 
+	"github.com/anima-run/anima/services/treasury/internal/chain"
 	"github.com/anima-run/anima/services/treasury/internal/ledger"
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 	"github.com/anima-run/anima/services/treasury/internal/wallet"
@@ -76,7 +77,34 @@ func (c *Config) Validate() error {
 	if err := c.Limits.validate(); err != nil {
 		return err
 	}
+	if err := c.checkChain(); err != nil {
+		return err
+	}
 	return c.checkX402()
+}
+
+// checkChain reports an unknown network, and addresses of the chain and of the signer that
+// cannot be used. It makes no request.
+func (c *Config) checkChain() error {
+	network, err := chain.Find(c.Network)
+	if err != nil {
+		return fmt.Errorf("ANIMA_TREASURY_NETWORK: %w", err)
+	}
+	if c.RPCURL.Reveal() != "" {
+		client, err := chain.NewClient(chain.Options{URL: c.RPCURL, Network: network})
+		if err != nil {
+			return err
+		}
+		client.Close()
+	}
+	if c.SignerURL.Reveal() != "" {
+		remote, err := wallet.NewRemote(nil, c.SignerURL, wallet.Protocol(c.SignerProtocol))
+		if err != nil {
+			return fmt.Errorf("ANIMA_TREASURY_SIGNER_URL and ANIMA_TREASURY_SIGNER_PROTOCOL: %w", err)
+		}
+		remote.Close()
+	}
+	return nil
 }
 
 // Service is the definition of treasury for package host.
