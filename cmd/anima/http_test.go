@@ -381,3 +381,20 @@ func TestHTTPLife(t *testing.T) {
 		t.Errorf("asleep: %+v, explained: %+v", g, x)
 	}
 }
+
+// TestHTTPNamesInAnyCase names an agent in another case than its id, with the operator's
+// token and with a key of the agent.
+func TestHTTPNamesInAnyCase(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up()
+	key := strings.TrimSpace(u.run("", "key", "create", "lucky").out)
+	for who, credential := range map[string]string{"the operator": u.token, "a key": key} {
+		header := map[string]string{"Authorization": credential, "Anima-Agent": "LUCKY"}
+		if res := request(t, http.MethodGet, u.HTTP+"/v1/credits/balance?agent=Lucky", "", header); res.status != http.StatusOK {
+			t.Errorf("the balance for %s: %d %s", who, res.status, res.body)
+		}
+		if res := request(t, http.MethodPost, u.HTTP+"/v1/chat/completions", `{"model":"anima-sim-1","messages":[{"role":"user","content":"hello"}]}`, header); res.status != http.StatusOK {
+			t.Errorf("a model call for %s: %d %s", who, res.status, res.body)
+		}
+	}
+}

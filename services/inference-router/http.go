@@ -122,6 +122,7 @@ func (h *handlers) httpRequest(r *http.Request, in surface.Request, body []byte)
 	if agent == "" && caller.Operator() {
 		agent = in.User
 	}
+	agent = strings.ToLower(agent) // the id of an agent is its name in lower case
 	if !caller.Operator() {
 		var err error
 		if agent, err = caller.Acts(agent); err != nil {

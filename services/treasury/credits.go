@@ -46,7 +46,7 @@ type credits struct {
 }
 
 func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
-	account, err := h.acting(r, r.URL.Query().Get("agent"))
+	account, err := h.acting(r, strings.ToLower(r.URL.Query().Get("agent")))
 	if err != nil {
 		host.WriteError(w, 0, err)
 		return
