@@ -15,6 +15,7 @@ import (
 	"github.com/posener/complete"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/loop"
 )
 
 // until repeats ask until its answer is wanted, because the answer depends on an event
@@ -186,7 +187,7 @@ func TestScheduleAndMail(t *testing.T) {
 	u.fails(exitNotFound, "", []string{"social", "inbox", "ghost"}, "anima agent list")
 	u.fails(exitNotFound, "", []string{"social", "send", "lucky", "ghost", "hi"}, "anima agent list")
 	u.fails(exitUsage, "be \xff wicked", []string{"social", "send", "lucky", "nova", "-"}, "not UTF-8")
-	var c card
+	var c loop.Card
 	one(t, u.cli("social", "card", "nova"), &c)
 	if c.Name != "Nova" || len(c.Services) != 1 || !strings.HasPrefix(c.Services[0].Endpoint, "eip155:8453:0x") || !c.Active {
 		t.Errorf("the card is %+v", c)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/loop"
 )
 
 type response struct {
@@ -379,6 +380,37 @@ func TestHTTPLife(t *testing.T) {
 	one(t, u.call(http.MethodGet, "/v1/agents/lucky/explain?limit=3", "", nil), &x)
 	if g.State != api.StateSleeping || g.Reason != "hush" || x.Agent.Reason != "hush" || len(x.History) != 3 || x.Next == "" {
 		t.Errorf("asleep: %+v, explained: %+v", g, x)
+	}
+}
+
+// TestAgentCard reads the card of the only agent without the token; with several agents the
+// request has to name one.
+func TestAgentCard(t *testing.T) {
+	t.Parallel()
+	u := newMachine(t).up("--empty")
+	const path = "/.well-known/agent-card.json"
+	if res := get(t, u.HTTP+path, nil); res.status != http.StatusNotFound {
+		t.Errorf("without agents: %d %s, want 404", res.status, res.body)
+	}
+	for _, name := range []string{"Nova", "Vega"} {
+		u.born(name)
+		var got, want loop.Card
+		one(t, get(t, u.HTTP+path+"?agent="+name, nil).body, &got)
+		one(t, u.cli("social", "card", name), &want)
+		if diff := cmp.Diff(want, got); diff != "" || got.Name != name || !got.Active {
+			t.Errorf("the card of %s (-command +route):\n%s", name, diff)
+		}
+		if res := get(t, u.HTTP+path, nil); name == "Nova" {
+			one(t, res.body, &got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the card of the only agent (-command +route):\n%s", diff)
+			}
+		} else if res.status != http.StatusBadRequest || !strings.Contains(res.fault(t).Next, "?agent=") {
+			t.Errorf("with two agents: %d %s, want 400", res.status, res.body)
+		}
+	}
+	if res := get(t, u.HTTP+path+"?agent=ghost", nil); res.status != http.StatusNotFound {
+		t.Errorf("of an agent that does not exist: %d %s, want 404", res.status, res.body)
 	}
 }
 

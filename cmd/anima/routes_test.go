@@ -66,13 +66,14 @@ func registeredRoutes(t *testing.T) (guarded, public []string) {
 
 // TestEveryRouteAsksForTheToken requests all registered routes without the token. The
 // public ones are listed here: they authenticate their callers by a signature, or by the
-// token that a signature gives, or they are paid for, or they only say what can be paid.
+// token or key that a signature gives, or they are paid for, or they only say what can be
+// paid or whose wallet an agent is.
 func TestEveryRouteAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	guarded, public := registeredRoutes(t)
 	want := []string{
-		"DELETE /v1/auth/api-keys/{id}", "GET /pay/{usd}/{address}", "GET /v1/auth/api-keys", "GET /v1/messages/count", "GET /x402/supported",
-		"POST /v1/auth/api-keys", "POST /v1/auth/nonce", "POST /v1/auth/verify", "POST /v1/messages", "POST /v1/messages/poll",
+		"DELETE /v1/auth/api-keys/{id}", "GET /.well-known/agent-card.json", "GET /pay/{usd}/{address}", "GET /v1/auth/api-keys", "GET /v1/messages/count", "GET /x402/supported",
+		"POST /v1/auth/api-keys", "POST /v1/auth/nonce", "POST /v1/auth/verify", "POST /v1/automatons/register", "POST /v1/messages", "POST /v1/messages/poll",
 	}
 	if diff := cmp.Diff(want, public); diff != "" {
 		t.Errorf("public routes (-want +got):\n%s", diff)

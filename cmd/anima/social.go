@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/services/loop"
 )
 
 type socialCmd struct {
@@ -73,30 +73,10 @@ type socialCardCmd struct {
 	Agent string `arg:"" help:"The agent." predictor:"agent"`
 }
 
-// card is the agent card (docs/reference/platform.md, Agent card), in the form that
-// existing agents read.
-type card struct {
-	Type        string        `json:"type"`
-	Name        string        `json:"name"`
-	Description string        `json:"description"`
-	Services    []cardService `json:"services"`
-	X402        bool          `json:"x402Support"`
-	Active      bool          `json:"active"`
-}
-
-type cardService struct {
-	Name     string `json:"name"`
-	Endpoint string `json:"endpoint"`
-}
-
 func (c socialCardCmd) Run(ctx context.Context, a *app) error {
 	g, err := ask[api.Agent](ctx, a, api.GetAgent{Agent: c.Agent})
 	if err != nil {
 		return err
 	}
-	return writeJSON(a.Out, card{
-		Type: "https://eips.ethereum.org/EIPS/eip-8004#registration-v1", Name: g.Name,
-		Description: cmp.Or(g.Description, "Autonomous agent: "+g.Name),
-		Services:    []cardService{{Name: "agentWallet", Endpoint: "eip155:8453:" + g.Address}}, Active: g.State != api.StateDead,
-	})
+	return writeJSON(a.Out, loop.CardOf(g))
 }

@@ -20,6 +20,7 @@ func (h *handlers) registerHTTP(r host.Routes) {
 	h.goals.registerHTTP(r)
 	h.memories.registerHTTP(r)
 	h.tools.registerHTTP(r)
+	r.Public("GET /.well-known/agent-card.json", h.httpCard)
 	r.Handle("PUT /v1/agents", h.httpApply)
 	r.Handle("PUT /v1/agents/{id}", h.httpApply)
 	r.Handle("GET /v1/agents", fromPage(func(r *http.Request, limit int) api.ListAgents {

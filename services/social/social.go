@@ -60,6 +60,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		return err
 	}
 	id.routes(env.HTTP)
+	env.HTTP.Public("POST /v1/automatons/register", id.registerAutomaton(store))
 	env.HTTP.Public("POST /v1/messages", h.respond(h.postMessage))
 	env.HTTP.Public("POST /v1/messages/poll", h.authenticated(h.poll))
 	env.HTTP.Public("GET /v1/messages/count", h.authenticated(h.count))

@@ -177,3 +177,12 @@ func SignedBy(address, text, signature string) (bool, error) {
 	}
 	return sig.signer(text) == strings.ToLower(address), nil
 }
+
+// SignedDigest is [SignedBy] for a digest of 32 bytes.
+func SignedDigest(address string, digest []byte, signature string) (bool, error) {
+	sig, err := parseSignature(signature)
+	if err != nil {
+		return false, err
+	}
+	return sig.signerOf(digest) == strings.ToLower(address), nil
+}

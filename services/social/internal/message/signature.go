@@ -43,7 +43,12 @@ func parseSignature(s string) (signature, error) {
 // signer returns the address, in lower case, whose key signed text in the form of EIP-191
 // (version 0x45, personal_sign); "" if the signature is invalid.
 func (s signature) signer(text string) string {
-	digest := crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text))
+	return s.signerOf(crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text)))
+}
+
+// signerOf returns the address, in lower case, whose key signed a digest; "" if the signature
+// is invalid.
+func (s signature) signerOf(digest []byte) string {
 	key, err := crypto.SigToPub(digest, s[:])
 	if err != nil {
 		return ""
