@@ -166,9 +166,7 @@ func writeText(w http.ResponseWriter, status int, err error) {
 	if e.Next != "" {
 		text += "; " + e.Next
 	}
-	if status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", strconv.FormatInt(max(1, (e.RetryAfter+999)/1000), 10))
-	}
+	host.SetRetryAfter(w, status, err)
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": text}) // fails only if the client has disconnected
