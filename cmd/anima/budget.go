@@ -287,7 +287,7 @@ type budgetApprovalsCmd struct {
 
 func (c budgetApprovalsCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListApprovals{Agent: strings.ToLower(c.Agent), Status: api.ApprovalStatus(c.Status)}
-	return show(ctx, a, req, func(w io.Writer, v api.Approvals) {
+	return listOf(ctx, a, req.Agent, req, func(v api.Approvals) int { return len(v.Approvals) }, func(w io.Writer, v api.Approvals) {
 		table(w, "ID\tASKED\tAGENT\tAMOUNT\tCATEGORY\tPAYEE\tSTATUS", v.Approvals, api.Page{}, func(p api.Approval) []any {
 			return []any{p.ID, when(p.AskedAt), p.Agent, p.Amount, p.Category, cmp.Or(p.Domain, p.Payee, "-"), p.Status}
 		})

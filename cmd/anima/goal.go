@@ -26,7 +26,7 @@ type goalListCmd struct {
 
 func (c goalListCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListGoals{Agent: c.Agent, Status: api.GoalStatus(c.Status), After: c.After, Limit: c.Limit}
-	return show(ctx, a, req, func(w io.Writer, v api.Goals) {
+	return listOf(ctx, a, c.Agent, req, func(v api.Goals) int { return len(v.Goals) }, func(w io.Writer, v api.Goals) {
 		table(w, "GOAL\tAGENT\tSINCE\tPHASE\tSPENT\tPLAN COSTS\tTITLE", v.Goals, v.Page, func(g api.Goal) []any {
 			return []any{g.ID, g.Agent, when(g.CreatedAt), g.Phase, g.Spent, g.Estimate, line(g.Title, 50)}
 		})

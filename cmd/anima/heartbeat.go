@@ -23,7 +23,8 @@ type heartbeatListCmd struct {
 }
 
 func (c heartbeatListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetSchedule{Agent: strings.ToLower(c.Agent)}, func(w io.Writer, v api.Schedule) {
+	req := api.GetSchedule{Agent: strings.ToLower(c.Agent)}
+	return listOf(ctx, a, req.Agent, req, func(v api.Schedule) int { return len(v.Entries) }, func(w io.Writer, v api.Schedule) {
 		table(w, "AGENT\tENTRY\tCRON\tNEXT\tLAST\tRUNS\tREASON", v.Entries, api.Page{}, func(e api.ScheduleEntry) []any {
 			b := e.Beat
 			return []any{e.Agent, b.Name, b.Cron, when(b.Next), when(b.Last), b.Runs, line(b.Reason, 50)}
@@ -47,7 +48,8 @@ type heartbeatHistoryCmd struct {
 }
 
 func (c heartbeatHistoryCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListTicks{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Ticks) {
+	req := api.ListTicks{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}
+	return listOf(ctx, a, req.Agent, req, func(v api.Ticks) int { return len(v.Ticks) }, func(w io.Writer, v api.Ticks) {
 		table(w, "FIRED\tDUE\tAGENT\tENTRY", v.Ticks, v.Page, func(t api.Ticked) []any { return []any{when(t.At), when(t.Due), t.Agent, t.Name} })
 	})
 }

@@ -87,7 +87,7 @@ type keyListCmd struct {
 
 func (c keyListCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListAPIKeys{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}
-	return show(ctx, a, req, func(w io.Writer, v api.APIKeys) {
+	return listOf(ctx, a, req.Agent, req, func(v api.APIKeys) int { return len(v.Keys) }, func(w io.Writer, v api.APIKeys) {
 		now := time.Now().UnixMicro()
 		table(w, "ID\tKEY\tOWNER\tNAME\tSCOPES\tCREATED\tSTATUS", v.Keys, v.Page, func(k api.APIKey) []any {
 			return []any{k.ID, k.Hint + "…", cmp.Or(k.Agent, k.Address), plain(k.Name), scopes(k.Scopes), when(k.CreatedAt), keyStatus(k, now)}

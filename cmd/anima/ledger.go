@@ -65,7 +65,7 @@ type ledgerEntriesCmd struct {
 
 func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListEntries{Agent: strings.ToLower(c.Agent), After: c.After, Limit: c.Limit}
-	return show(ctx, a, req, func(w io.Writer, v api.Entries) {
+	return listOf(ctx, a, req.Agent, req, func(v api.Entries) int { return len(v.Entries) }, func(w io.Writer, v api.Entries) {
 		var page api.Page
 		if n := len(v.Entries); v.More && n > 0 {
 			page = api.Page{More: true, Next: strconv.FormatInt(v.Entries[n-1].Seq, 10)}

@@ -30,7 +30,7 @@ type paymentListCmd struct {
 
 func (c paymentListCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListPayments{Agent: strings.ToLower(c.Agent), State: api.PaymentState(c.State), Before: c.Before, Limit: c.Limit}
-	return show(ctx, a, req, func(w io.Writer, v api.Payments) {
+	return listOf(ctx, a, req.Agent, req, func(v api.Payments) int { return len(v.Payments) }, func(w io.Writer, v api.Payments) {
 		table(w, "TIME\tAGENT\tSTATE\tAMOUNT\tURL\tID", v.Payments, api.Page{}, func(p api.Payment) []any {
 			return []any{when(p.CreatedAt), p.Agent, p.State, p.Amount, p.URL, p.ID}
 		})

@@ -35,7 +35,7 @@ type policyDecisionsCmd struct {
 
 func (c policyDecisionsCmd) Run(ctx context.Context, a *app) error {
 	req := api.ListDecisions{Agent: strings.ToLower(c.Agent), Turn: c.Turn, After: c.After, Limit: c.Limit}
-	return show(ctx, a, req, func(w io.Writer, v api.Decisions) {
+	return listOf(ctx, a, req.Agent, req, func(v api.Decisions) int { return len(v.Decisions) }, func(w io.Writer, v api.Decisions) {
 		table(w, "TIME\tAGENT\tTOOL\tBY\tACTION\tCODE\tWHY", v.Decisions, v.Page, func(d api.Decision) []any {
 			return []any{when(d.At), d.Agent, d.Tool, d.By.Kind, d.Action, d.Code, line(d.Message, 60)}
 		})

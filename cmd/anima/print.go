@@ -79,6 +79,22 @@ func showAnswer[Resp any](ctx context.Context, a *app, req api.Message, text fun
 	return v, err
 }
 
+// listOf is show for a list: that of an agent, or of all agents if agent is "". The services
+// answer with an empty list also for an agent that does not exist, which is an error here: a
+// misspelt name must not look like an agent without entries.
+func listOf[Resp any](ctx context.Context, a *app, agent string, req api.Message, entries func(Resp) int, text func(io.Writer, Resp)) error {
+	v, err := ask[Resp](ctx, a, req)
+	if err == nil && agent != "" && entries(v) == 0 {
+		if _, missing := ask[api.Agent](ctx, a, api.GetAgent{Agent: agent}); api.CodeOf(missing) == api.NotFound {
+			err = missing
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return a.print(v, func(w io.Writer) { text(w, v) })
+}
+
 // row writes the cells as a line of a table.
 func row(w io.Writer, cells ...any) {
 	for i, c := range cells {

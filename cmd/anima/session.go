@@ -44,7 +44,8 @@ type sessionListCmd struct {
 }
 
 func (c sessionListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListSessions{Agent: c.Agent, After: c.After, Limit: c.Limit}, func(w io.Writer, v api.Sessions) {
+	req := api.ListSessions{Agent: c.Agent, After: c.After, Limit: c.Limit}
+	return listOf(ctx, a, c.Agent, req, func(v api.Sessions) int { return len(v.Sessions) }, func(w io.Writer, v api.Sessions) {
 		table(w, "SESSION\tAGENT\tRUNS\tTURNS\tTOKENS\tCOST\tLAST", v.Sessions, v.Page, func(s api.Session) []any {
 			return []any{s.ID, s.Agent, s.Messages, s.Turns, s.InputTokens + s.OutputTokens, s.Cost, when(s.UpdatedAt)}
 		})

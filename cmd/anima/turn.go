@@ -100,7 +100,8 @@ type turnListCmd struct {
 }
 
 func (c turnListCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ListTurns{Agent: c.Agent, Before: c.After, Limit: c.Limit}, func(w io.Writer, v api.Turns) {
+	req := api.ListTurns{Agent: c.Agent, Before: c.After, Limit: c.Limit}
+	return listOf(ctx, a, c.Agent, req, func(v api.Turns) int { return len(v.Turns) }, func(w io.Writer, v api.Turns) {
 		table(w, "TURN\tAGENT\tTIME\tCALLS\tCOST\tTHOUGHT", v.Turns, v.Page, func(t api.Turn) []any {
 			return []any{t.ID, t.Agent, when(t.StartedAt), len(t.Calls), t.Cost, line(t.Thinking, 50)}
 		})
