@@ -19,7 +19,7 @@ import (
 
 type chatCmd struct {
 	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
-	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session."`
+	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session." predictor:"session"`
 	History int           `help:"How many of the last turns to show at the beginning." default:"3"`
 	Timeout time.Duration `help:"How long to wait for the end of an answer." default:"10m"`
 }

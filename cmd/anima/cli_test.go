@@ -582,6 +582,33 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
+// TestCompletionOfNames completes names of agents and sessions as the scripts for the shells
+// do: bash and zsh give the words as arguments, fish gives none. It is not parallel, because
+// the library reads the environment of the process.
+func TestCompletionOfNames(t *testing.T) {
+	m := newMachine(t)
+	m.up()
+	for line, want := range map[string]string{
+		"anima ses":                              "session",
+		"anima session watch luc":                "lucky lucky-main",
+		"anima ledger transfer lucky luc":        "lucky",
+		"anima session send lucky --session luc": "lucky-main",
+		"anima turn replay --agent luc":          "lucky",
+	} {
+		t.Setenv("COMP_LINE", line)
+		m.env["COMP_LINE"] = line
+		words := strings.Fields(line)
+		for shell, args := range map[string][]string{"bash": {"anima", words[len(words)-1], words[len(words)-2]}, "fish": nil} {
+			r := m.run("", args...)
+			got := strings.Fields(r.out)
+			slices.Sort(got)
+			if r.code != exitOK || r.err != "" || strings.Join(slices.Compact(got), " ") != want {
+				t.Errorf("%q in %s: exit %d, %q, %q, want %q", line, shell, r.code, r.out, r.err, want)
+			}
+		}
+	}
+}
+
 func TestPrintError(t *testing.T) {
 	t.Parallel()
 	var errs bytes.Buffer

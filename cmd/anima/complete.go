@@ -20,11 +20,12 @@ const completeWait = 2 * time.Second
 // read flags of the command line: the environment and the selected context determine the
 // anima that it queries. On any error it returns no completion.
 func (a *app) predictors(ctx context.Context) kongcompletion.Option {
+	agents := predict(ctx, a, api.ListAgents{}, agentIDs)
+	sessions := predict(ctx, a, api.ListSessions{Limit: 100}, func(v api.Sessions) []string {
+		return idsOf(v.Sessions, func(s api.Session) string { return s.ID })
+	})
 	return kongcompletion.WithPredictors(map[string]complete.Predictor{
-		"agent": predict(ctx, a, api.ListAgents{}, agentIDs),
-		"session": predict(ctx, a, api.ListSessions{Limit: 100}, func(v api.Sessions) []string {
-			return idsOf(v.Sessions, func(s api.Session) string { return s.ID })
-		}),
+		"agent": agents, "session": sessions, "agent or session": complete.PredictOr(agents, sessions),
 		"goal": predict(ctx, a, api.ListGoals{Limit: 100}, func(v api.Goals) []string {
 			return idsOf(v.Goals, func(g api.Goal) string { return g.ID })
 		}),

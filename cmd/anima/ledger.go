@@ -81,8 +81,8 @@ func (c ledgerEntriesCmd) Run(ctx context.Context, a *app) error {
 }
 
 type ledgerTransferCmd struct {
-	From   string `arg:"" help:"The agent that pays."`
-	To     string `arg:"" help:"The agent that receives the money."`
+	From   string `arg:"" help:"The agent that pays." predictor:"agent"`
+	To     string `arg:"" help:"The agent that receives the money." predictor:"agent"`
 	Amount string `arg:"" help:"Dollars: 5, 0.25."`
 	ID     string `help:"Idempotency key: a repeated request transfers once."`
 }

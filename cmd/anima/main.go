@@ -133,16 +133,19 @@ func (a *app) parser(ctx context.Context, exit func(int)) *kong.Kong {
 // run parses and runs one command, and returns the exit code.
 func run(ctx context.Context, args []string, a *app) int {
 	a.signal = ctx.Done()
-	if len(args) == 0 {
+	if len(args) == 0 && a.env("COMP_LINE") == "" { // for a completion, fish gives no arguments
 		fmt.Fprintln(a.Out, a.named(shortHelp))
 		return exitOK
 	}
-	if args[0] == "--version" { // commands may have a flag of that name
+	if len(args) > 0 && args[0] == "--version" { // commands may have a flag of that name
 		args = append([]string{"version"}, args[1:]...)
 	}
 	exited := -1
 	parser := a.parser(ctx, func(code int) { exited = code })
 	kongcompletion.Register(parser, a.predictors(ctx))
+	if exited >= 0 { // the completion was printed
+		return exited
+	}
 	k, err := parser.Parse(args)
 	if exited >= 0 {
 		return exited

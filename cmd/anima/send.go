@@ -16,7 +16,7 @@ import (
 type sessionSendCmd struct {
 	Agent   string        `arg:"" help:"The agent." predictor:"agent"`
 	Message []string      `arg:"" help:"The message; - reads standard input."`
-	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session."`
+	Session string        `help:"A session of the agent; \"new\" creates one; default is its main session." predictor:"session"`
 	Mode    string        `help:"Queue mode, for a busy session: queue (wait), drop (do not run the message), interrupt (cancel the run in progress), steer (join the turn in progress) or collect (wait, and merge with other waiting messages)." enum:"queue,drop,interrupt,steer,collect" default:"queue"`
 	ID      string        `help:"Idempotency key: a repeated request sends one message."`
 	Wait    bool          `help:"Wait for the end of the run." default:"true" negatable:""`
@@ -112,7 +112,7 @@ func runError(end api.LoopEnd) error {
 }
 
 type sessionWatchCmd struct {
-	Session string `arg:"" help:"The session, or an agent: its main session."`
+	Session string `arg:"" help:"The session, or an agent: its main session." predictor:"agent or session"`
 	All     bool   `help:"Start with the session's first event; default is the beginning of its last run."`
 	After   uint64 `help:"Only events after this sequence number."`
 }

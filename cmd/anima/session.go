@@ -170,7 +170,7 @@ type runCmd struct {
 
 type runGetCmd struct {
 	ID      string `arg:"" name:"run" help:"The run."`
-	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION"`
+	Session string `help:"Its session; needed while the run waits." placeholder:"SESSION" predictor:"session"`
 }
 
 func (c runGetCmd) Run(ctx context.Context, a *app) error {

@@ -110,7 +110,7 @@ func (c turnListCmd) Run(ctx context.Context, a *app) error {
 
 type turnReplayCmd struct {
 	Turn  string `arg:"" optional:"" help:"The turn's id."`
-	Agent string `help:"Replay the latest turns of this agent instead of one turn." placeholder:"NAME"`
+	Agent string `help:"Replay the latest turns of this agent instead of one turn." placeholder:"NAME" predictor:"agent"`
 	RunID string `name:"run" help:"Replay the turns of this run instead of one turn." placeholder:"ID"`
 	Limit int    `help:"Maximum number of turns." default:"1000"`
 
