@@ -28,7 +28,8 @@ type chatCmd struct {
 type chat struct {
 	a       *app
 	out     io.Writer
-	live    bool // out is a terminal
+	texts   io.Writer // for texts that are no events: out, or standard error beside JSON
+	live    bool      // out is a terminal
 	agent   string
 	session string // "new" until the first message creates the session
 	timeout time.Duration
@@ -40,7 +41,10 @@ func (c chatCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	t := &chat{a: a, out: a.Out, agent: g.ID, session: g.Session, timeout: c.Timeout}
+	t := &chat{a: a, out: a.Out, texts: a.Out, agent: g.ID, session: g.Session, timeout: c.Timeout}
+	if a.json() {
+		t.texts = a.Err
+	}
 	if c.Session != "" {
 		t.session = c.Session
 	}
@@ -91,7 +95,7 @@ func (c *chat) lines(ctx context.Context) error {
 func (c *chat) onTerminal(ctx context.Context, t *terminal, history int) error {
 	keys := &keyboard{file: t.in}
 	err := t.withLineEditor(ctx, keys, func(d *dialogue) error {
-		c.out, c.live = d, true
+		c.out, c.texts, c.live = d, d, true
 		d.SetBracketedPasteMode(true)
 		defer d.SetBracketedPasteMode(false)
 		fmt.Fprintf(d, "Chat with %s in session %s. /help lists the commands, ctrl-c exits.\n", c.agent, c.session)
@@ -164,7 +168,7 @@ func (c *chat) handleLine(ctx context.Context, text string, keys *keyboard) (lea
 	case "/quit", "/exit", "/q":
 		return true, nil
 	case "/help":
-		fmt.Fprint(c.out, chatHelp)
+		fmt.Fprint(c.texts, chatHelp)
 	case "/history":
 		n := 10
 		if arg = strings.TrimSpace(arg); arg != "" {
@@ -175,7 +179,7 @@ func (c *chat) handleLine(ctx context.Context, text string, keys *keyboard) (lea
 		return false, c.history(ctx, n)
 	case "/new":
 		c.session = newSession
-		fmt.Fprintln(c.out, "  (the next message begins a new session)")
+		fmt.Fprintln(c.texts, "  (the next message begins a new session)")
 	case "/session":
 		return false, c.show(ctx)
 	default:
@@ -229,14 +233,14 @@ func (c *chat) send(ctx context.Context, text string, keys *keyboard) (leave boo
 	}
 	switch {
 	case err != nil && leave && cancelled:
-		fmt.Fprintln(c.out, "  (the run is cancelled)")
+		fmt.Fprintln(c.texts, "  (the run is cancelled)")
 		return leave, nil
 	case err != nil && run.Err() != nil:
 		return leave, w.waitError(here, c.timeout)
 	case err != nil:
 		return leave, err
 	case interrupts > 0 && !end.Success:
-		fmt.Fprintln(c.out, "  (interrupted)")
+		fmt.Fprintln(c.texts, "  (interrupted)")
 		return leave, nil
 	}
 	return leave, runError(end)
@@ -254,13 +258,13 @@ func (c *chat) history(ctx context.Context, n int) error {
 	slices.Reverse(v.Turns)
 	for _, t := range v.Turns {
 		if t.Input != "" {
-			fmt.Fprintf(c.out, "%s\n> %s\n", when(t.StartedAt), strings.ReplaceAll(plain(t.Input), "\n", "\n> "))
+			fmt.Fprintf(c.texts, "%s\n> %s\n", when(t.StartedAt), strings.ReplaceAll(plain(t.Input), "\n", "\n> "))
 		}
 		if text := strings.TrimSpace(t.Thinking); text != "" {
-			fmt.Fprintln(c.out, plain(text))
+			fmt.Fprintln(c.texts, plain(text))
 		}
 		for _, k := range t.Calls {
-			fmt.Fprintf(c.out, "  → %s %s\n  ← %s: %s\n", plain(k.Tool), line(string(k.Arguments), 200), k.Outcome, line(k.Result+k.Error, 200))
+			fmt.Fprintf(c.texts, "  → %s %s\n  ← %s: %s\n", plain(k.Tool), line(string(k.Arguments), 200), k.Outcome, line(k.Result+k.Error, 200))
 		}
 	}
 	return nil
@@ -268,12 +272,12 @@ func (c *chat) history(ctx context.Context, n int) error {
 
 func (c *chat) show(ctx context.Context) error {
 	if c.session == newSession {
-		fmt.Fprintln(c.out, "  (the next message begins a new session)")
+		fmt.Fprintln(c.texts, "  (the next message begins a new session)")
 		return nil
 	}
 	s, err := ask[api.Session](ctx, c.a, api.GetSession{Session: c.session})
 	if err == nil {
-		fmt.Fprintf(c.out, "  session %s: %d turns, %d tokens, %s\n", s.ID, s.Turns, s.InputTokens+s.OutputTokens, s.Cost)
+		fmt.Fprintf(c.texts, "  session %s: %d turns, %d tokens, %s\n", s.ID, s.Turns, s.InputTokens+s.OutputTokens, s.Cost)
 	}
 	return err
 }

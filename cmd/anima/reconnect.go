@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -53,6 +54,15 @@ func useConnection(ctx context.Context, b *bus.Bus, use func(context.Context, *b
 	err := use(once, b)
 	// A use that completed needs no other connection.
 	return err != nil && !errors.Is(err, errRunEnded) && ctx.Err() == nil && errors.Is(context.Cause(once), errBroken), err
+}
+
+// away reports on standard error that the server cannot be reached, or that it can be again.
+func (a *app) away(away bool) {
+	text := "reconnected"
+	if away {
+		text = "the server cannot be reached, reconnecting"
+	}
+	fmt.Fprintln(a.Err, "  ("+text+")")
 }
 
 // reconnect reconnects, with an attempt every reconnectInterval, until it succeeds or ctx

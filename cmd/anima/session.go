@@ -85,22 +85,30 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 	if _, err := callFor[api.Session](ctx, b, api.GetSession{Session: c.Session}); err != nil {
 		return err
 	}
-	events := b.PastEvents
-	if c.Watch {
-		events = b.Events
-	}
-	err = events(ctx, c.After, func(m bus.Stored) error {
+	after := c.After
+	printed := func(m bus.Stored) error {
 		e, err := eventOf(m)
 		if err != nil {
 			return err
 		}
 		if a.json() {
-			return e.writeJSON(a.Out)
+			err = e.writeJSON(a.Out)
+		} else {
+			fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
 		}
-		fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
-		return nil
-	}, bus.SessionEvents(c.Session)...)
-	if c.Watch && ctx.Err() != nil {
+		if err == nil && !m.More {
+			after = m.Sequence
+		}
+		return err
+	}
+	if !c.Watch {
+		return b.PastEvents(ctx, after, printed, bus.SessionEvents(c.Session)...)
+	}
+	a.disconnect() // the watch opens its own connections
+	err = a.withReconnect(ctx, a.away, func(ctx context.Context, b *bus.Bus) error {
+		return b.Events(ctx, after, printed, bus.SessionEvents(c.Session)...)
+	})
+	if ctx.Err() != nil { // interrupted
 		return nil
 	}
 	return err

@@ -123,13 +123,31 @@ func TestWatchSurvivesRestart(t *testing.T) {
 	u := m.up()
 	w := m.start(t, "", "status", "--watch")
 	w.says("lucky")
+	m.cli("session", "send", "lucky", "hello")
+	events := m.start(t, "", "session", "events", "lucky-main", "--watch", "-o", "json")
+	events.says("loop_end")
 	u.stop()
 	w.says("trying again")
-	again := m.up()
+	events.says("the server cannot be reached")
+	again := m.up() // at other ports
 	w.says(again.NATS)
-	w.stop()
-	if code := w.code(); code != exitOK {
-		t.Errorf("exit %d\n%s", code, w.err.text())
+	events.says("reconnected")
+	end := asked[api.LoopEnd](m, "session", "send", "lucky", "hello again")
+	events.says(`"loop_end","data":{"runId":"` + end.Run)
+	for _, b := range []*background{w, events} {
+		b.stop()
+		if code := b.code(); code != exitOK {
+			t.Errorf("exit %d\n%s", code, b.err.text())
+		}
+	}
+	var ends []string
+	for _, e := range lines[cliEvent](t, events.out.text()) {
+		if e.Event == "loop_end" {
+			ends = append(ends, string(e.Data))
+		}
+	}
+	if len(ends) != 2 || !strings.Contains(ends[1], end.Run) {
+		t.Errorf("the ends are %q, want those of two runs, once each", ends)
 	}
 }
 
@@ -238,6 +256,10 @@ func TestChatPiped(t *testing.T) {
 	}
 	if got := asked[api.Sessions](m, "session", "list", "lucky"); len(got.Sessions) != 2 {
 		t.Errorf("%d sessions, want 2", len(got.Sessions))
+	}
+	r = m.run("/help\n/session\nhello\n/history 1\n", "chat", "lucky", "-o", "json")
+	if all := lines[cliEvent](t, r.out); r.code != exitOK || len(all) < 3 || all[len(all)-1].Event != "loop_end" || !strings.Contains(r.err, "/quit") {
+		t.Errorf("with -o json: exit %d, %q, %q, want events only on standard output", r.code, r.out, r.err)
 	}
 	r = m.run("hello\n/nope\n", "chat", "lucky", "--session", "new")
 	if r.code != exitUsage || !strings.Contains(r.err, "there is no command /nope") || !strings.Contains(r.out, "I read: hello") {
