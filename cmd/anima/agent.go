@@ -40,7 +40,7 @@ func (c agentApplyCmd) Run(ctx context.Context, a *app) error {
 			fmt.Fprintf(w, "warning: %s\n", plain(warning))
 		}
 		if len(v.Warnings) > 0 {
-			fmt.Fprintf(w, "anima tool list %s shows the tools that it can use\n", v.ID)
+			fmt.Fprintln(w, a.named("anima tool list "+v.ID+" shows the tools that it can use"))
 		}
 	})
 }
@@ -97,16 +97,16 @@ type agentExplainCmd struct {
 }
 
 func (c agentExplainCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.ExplainAgent{Agent: c.Agent, Limit: c.Limit}, func(w io.Writer, v api.Explanation) { explain(w, v, time.Now()) })
+	return show(ctx, a, api.ExplainAgent{Agent: c.Agent, Limit: c.Limit}, func(w io.Writer, v api.Explanation) { a.explain(w, v, time.Now()) })
 }
 
-func explain(w io.Writer, v api.Explanation, now time.Time) {
+func (a *app) explain(w io.Writer, v api.Explanation, now time.Time) {
 	fmt.Fprintf(w, "%s is %s: %s\n", v.Agent.ID, v.Agent.State, line(cmp.Or(v.Agent.Reason, "no reason is recorded"), 200))
 	fmt.Fprintf(w, "since\t%s (%s)\n", when(v.Since), ago(v.Since, now))
 	if v.Agent.SleepUntil != 0 {
 		row(w, "until", when(v.Agent.SleepUntil))
 	}
-	row(w, "next", line(v.Next, 200))
+	row(w, "next", a.named(line(v.Next, 200)))
 	k := v.Counters
 	pattern := ""
 	if k.Pattern != "" {

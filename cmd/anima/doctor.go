@@ -52,7 +52,7 @@ func (d *doctor) add(all ...host.Finding) {
 	for _, f := range all {
 		d.show.line("%-7s  %s: %s", f.Level, plain(f.Check), plain(f.Text))
 		if f.Next != "" && f.Level != host.LevelOK {
-			d.show.line("         → %s", plain(f.Next))
+			d.show.line("         → %s", d.app.named(plain(f.Next)))
 		}
 	}
 }

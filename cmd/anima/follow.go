@@ -38,7 +38,7 @@ type watcher struct {
 }
 
 func (a *app) watcher(out io.Writer) *watcher {
-	w := &watcher{a: a, view: newViewer(out, a.json())}
+	w := &watcher{a: a, view: a.viewer(out)}
 	w.notice = w.view.note
 	if w.view.json { // keep JSON output free of other text
 		w.notice = func(s string) { fmt.Fprintln(a.Err, "  ("+line(s, 300)+")") }

@@ -22,14 +22,14 @@ func TestEndIsLast(t *testing.T) {
 	t.Parallel()
 	writes := 0
 	w := &watcher{message: &api.SendMessage{}, run: "r", session: "s"}
-	w.view = newViewer(writerFunc(func() {
+	w.view = (&app{cli: cli{Output: outputJSON}}).viewer(writerFunc(func() {
 		writes++
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.end == nil {
 			t.Error("the end is shown before the watcher stops to show pieces")
 		}
-	}), true)
+	}))
 	end := api.LoopEnd{Run: "r", Session: "s", Success: true}
 	data, err := api.Encode(end)
 	if err != nil {

@@ -39,10 +39,10 @@ type goalShowCmd struct {
 }
 
 func (c goalShowCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetGoal{Goal: c.Goal}, goalText)
+	return show(ctx, a, api.GetGoal{Goal: c.Goal}, a.goalText)
 }
 
-func goalText(w io.Writer, g api.Goal) {
+func (a *app) goalText(w io.Writer, g api.Goal) {
 	fmt.Fprintf(w, "goal\t%s\nagent\t%s\ntitle\t%s\nwants\t%s\nphase\t%s (%s)\n", g.ID, g.Agent, line(g.Title, 200), indent(g.Description), g.Phase, g.Status)
 	fields(w, "why", line(g.Reason, 200))
 	fmt.Fprintf(w, "by\t%s %s\nspent\t%s of %s planned; a plan above %s requires your approval\nsince\t%s\n",
@@ -61,7 +61,7 @@ func goalText(w io.Writer, g api.Goal) {
 		fields(w, "", line(t.Error, 200), "", line(t.Result, 200))
 	}
 	if waiting(g) != 0 {
-		fmt.Fprintf(w, "next\tanima goal approve %s, or anima goal reject %s \"what to change\"\n", g.ID, g.ID)
+		row(w, "next", a.named("anima goal approve "+g.ID+", or anima goal reject "+g.ID+" \"what to change\""))
 	}
 }
 

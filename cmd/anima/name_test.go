@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/host"
@@ -65,6 +66,48 @@ func TestHelpAndVersion(t *testing.T) {
 	for _, args := range [][]string{nil, {"help"}, {"session", "send", "--help"}, {"agent", "get", "lucky"}, {"nothing"}} {
 		if _, out := as(".bin/anima", args...); !strings.Contains(out, ".bin/anima ") || strings.Contains(out, " anima up") {
 			t.Errorf(".bin/anima %q says\n%s", args, out)
+		}
+	}
+}
+
+// TestOutputNamesTheProgram checks that commands in the output of other commands begin with
+// the name that the program was started with.
+func TestOutputNamesTheProgram(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	a := &app{Name: ".bin/anima", Out: &out, Err: &out}
+	v := a.viewer(&out)
+	d := &doctor{app: a, show: newProgress(a)}
+	for want, write := range map[string]func(){
+		".bin/anima goal approve g-1, or .bin/anima goal reject g-1": func() {
+			a.goalText(&out, api.Goal{ID: "g-1", Plans: []api.GoalPlan{{Version: 1, Status: api.PlanWaiting}}})
+		},
+		".bin/anima budget get lucky":   func() { a.runText(&out, api.RunState{Status: api.RunEnded, Next: "anima budget get lucky shows it"}) },
+		".bin/anima agent fund lucky 5": func() { a.explain(&out, api.Explanation{Next: "fund it: anima agent fund lucky 5"}, time.Now()) },
+		".bin/anima turn output r.1 0":  func() { v.result(api.ToolEnd{Turn: "r.1", ToolName: "exec", Result: strings.Repeat("x\n", 20)}) },
+		".bin/anima model list":         func() { d.fault("models", "anima model list shows why", "none can be used") },
+		"store one with .bin/anima init": func() {
+			out.WriteString(a.modelInUse(api.Models{Models: []api.Model{{Provider: simulated, Usable: true}}}))
+		},
+	} {
+		out.Reset()
+		write()
+		if got := out.String(); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant %q in it", got, want)
+		}
+	}
+
+	m := newMachine(t)
+	m.up()
+	for want, args := range map[string][]string{
+		".bin/anima session send lucky": {"session", "create", "lucky"},
+		".bin/anima tool list nova":     {"agent", "apply", "-"},
+	} {
+		out.Reset()
+		a := m.app(strings.NewReader("---\nname: Nova\ntools: [git_push]\n---\nBe useful.\n"), &out, &out)
+		a.Name = ".bin/anima"
+		if code := run(t.Context(), args, a); code != exitOK || !strings.Contains(out.String(), want) {
+			t.Errorf("%q: exit %d and\n%s\nwant %q in it", args, code, out.String(), want)
 		}
 	}
 }

@@ -34,7 +34,7 @@ type sessionCreateCmd struct {
 
 func (c sessionCreateCmd) Run(ctx context.Context, a *app) error {
 	return show(ctx, a, api.CreateSession{Agent: c.Agent, ID: c.ID}, func(w io.Writer, v api.Session) {
-		fmt.Fprintf(w, "session %s of %s\nanima session send %s \"…\" --session %s\n", v.ID, v.Agent, v.Agent, v.ID)
+		fmt.Fprintf(w, "session %s of %s\n%s\n", v.ID, v.Agent, a.named("anima session send "+v.Agent+" \"…\" --session "+v.ID))
 	})
 }
 
@@ -169,7 +169,7 @@ type sessionCancelCmd struct {
 }
 
 func (c sessionCancelCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.CancelRun{Run: c.ID, Session: c.Session, Reason: c.Reason}, runText)
+	return show(ctx, a, api.CancelRun{Run: c.ID, Session: c.Session, Reason: c.Reason}, a.runText)
 }
 
 type runCmd struct {
@@ -182,10 +182,10 @@ type runGetCmd struct {
 }
 
 func (c runGetCmd) Run(ctx context.Context, a *app) error {
-	return show(ctx, a, api.GetRun{Run: c.ID, Session: c.Session}, runText)
+	return show(ctx, a, api.GetRun{Run: c.ID, Session: c.Session}, a.runText)
 }
 
-func runText(w io.Writer, v api.RunState) {
+func (a *app) runText(w io.Writer, v api.RunState) {
 	row(w, "run", v.Run)
 	fmt.Fprintf(w, "session\t%s\nagent\t%s\nkind\t%s\nstatus\t%s\naccepted\t%s\n", v.Session, v.Agent, v.Kind, v.Status, when(v.AcceptedAt))
 	if v.Cancelled {
@@ -203,7 +203,7 @@ func runText(w io.Writer, v api.RunState) {
 	if !v.Success {
 		end = line(fmt.Sprintf("%s %s: %s", v.Code, v.Reason, v.Error), 200)
 	}
-	fields(w, "ended", when(v.EndedAt)+", "+end, "next", line(v.Next, 300), "turns", v.Turns, "cost", v.Cost, "response", indent(v.Response))
+	fields(w, "ended", when(v.EndedAt)+", "+end, "next", a.named(line(v.Next, 300)), "turns", v.Turns, "cost", v.Cost, "response", indent(v.Response))
 }
 
 type sessionGetCmd struct {

@@ -101,7 +101,13 @@ func (c statusCmd) Run(ctx context.Context, a *app) error {
 	if s.Context, _, err = a.selectedContext(); err != nil {
 		return err
 	}
-	if err := a.print(s, s.text); err != nil {
+	err = a.print(s, func(w io.Writer) {
+		s.text(w)
+		if s.More {
+			fmt.Fprintln(w, a.named("… more: anima agent list"))
+		}
+	})
+	if err != nil {
 		return err
 	}
 	if c.Watch {
@@ -232,7 +238,4 @@ func (s *statusView) text(w io.Writer) {
 		}
 		return []any{g.ID, g.State, money, when(g.SleepUntil), line(g.Reason, 60)}
 	})
-	if s.More {
-		fmt.Fprintln(w, "… more: anima agent list")
-	}
 }

@@ -281,7 +281,7 @@ func (a *app) modelInUse(v api.Models) string {
 	i := slices.IndexFunc(v.Models, func(m api.Model) bool { return m.Usable })
 	switch {
 	case i >= 0 && v.Models[i].Provider == simulated:
-		return "simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one, or store one with anima init)"
+		return a.named("simulated, because no provider is configured (set OPENAI_API_KEY, OPENAI_BASE_URL or OLLAMA_HOST for a real one, or store one with anima init)")
 	case i >= 0:
 		return v.Models[i].Provider
 	case len(v.Faults) > 0:

@@ -19,7 +19,8 @@ import (
 // of its text. It is safe for concurrent use.
 type viewer struct {
 	json  bool
-	echo  bool // print the input of each run, too
+	echo  bool                // print the input of each run, too
+	named func(string) string // [app.named]
 	turn  func(id string) (api.Turn, error)
 	input func(run string) string
 
@@ -65,8 +66,8 @@ func decodeLive(of api.Message, data []byte) (live, error) {
 	return live{event: e, turn: d.Turn, content: d.Content, note: d.Note, discard: d.Discard, after: d.After}, err
 }
 
-func newViewer(out io.Writer, asJSON bool) *viewer {
-	return &viewer{progress: progress{w: out, live: isTerminal(out)}, json: asJSON}
+func (a *app) viewer(out io.Writer) *viewer {
+	return &viewer{progress: progress{w: out, live: isTerminal(out)}, json: a.json(), named: a.named}
 }
 
 // maxEarly is the maximum number of pieces that are kept. Further ones are printed with

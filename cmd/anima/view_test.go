@@ -13,7 +13,7 @@ import (
 func shown(t *testing.T, stored string, play ...any) string {
 	t.Helper()
 	var out strings.Builder
-	v := newViewer(&out, false)
+	v := (&app{}).viewer(&out)
 	v.turn = func(id string) (api.Turn, error) {
 		if stored == "" {
 			return api.Turn{}, api.Errorf(api.NotFound, "no such turn")
@@ -166,7 +166,7 @@ func TestViewer(t *testing.T) {
 	}
 	note := api.StreamDelta{Turn: "r.1", Note: "the provider asks to wait 3 s"}
 	var out strings.Builder
-	v := newViewer(&out, false)
+	v := (&app{}).viewer(&out)
 	v.execute("r.1", 1, api.Turn{})
 	v.piece(liveOf(t, note))
 	note.Discard = true

@@ -122,7 +122,7 @@ func (v *viewer) result(m api.ToolEnd) {
 		v.print("      %s", line(l, 200))
 	}
 	if more := len(all) - shownLines; more > 0 {
-		v.print("      … %d more lines: anima turn output %s %d", more, plain(m.Turn), m.Index)
+		v.print("      … %d more lines: %s", more, v.named(fmt.Sprintf("anima turn output %s %d", plain(m.Turn), m.Index)))
 	}
 }
 
