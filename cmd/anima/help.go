@@ -42,6 +42,7 @@ session send and chat also, when the completion of the run is incomplete:
 // details returns the texts that --help prints below the usage, by command.
 func details() map[string]string {
 	all := moneyDetails()
+	maps.Copy(all, listDetails())
 	maps.Copy(all, map[string]string{
 		"init": `On a terminal the command asks for values that the flags do not give. Otherwise it
 lists the missing values and fails. It replaces an existing AGENT.md only with
@@ -164,7 +165,11 @@ an old step of a session with an owner means that the owner waits.
 Examples:
   anima session get lucky-main`,
 
-		"session transcript": "With -o json, one message per line.",
+		"session transcript": `With -o json, one message per line.
+
+Examples:
+  anima session transcript lucky-main
+  anima session transcript lucky-main -o json | jq -r .content`,
 
 		"session events": `With -o json, the output has one event per line. Events that were stored together
 have the same seq, and all but the last of them have "more": true. To continue with
