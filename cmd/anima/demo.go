@@ -55,7 +55,7 @@ func (c demoCmd) Run(ctx context.Context, a *app) error {
 	case err != nil:
 		return fmt.Errorf("demo: %w", err)
 	case !completed:
-		return errors.New("interrupted before the demo ended")
+		return failure(api.Unavailable, "interrupted before the demo ended", "run it again")
 	}
 	return d.report()
 }

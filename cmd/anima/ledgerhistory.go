@@ -85,7 +85,7 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 		c.Format = outputJSON
 	}
 	if c.File == "" {
-		_, err := c.write(ctx, a, req, a.Out)
+		_, err := c.write(ctx, a, req, a.Out, func(int) {})
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(c.File), "."+filepath.Base(c.File)+"-*")
@@ -93,7 +93,9 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 		return fmt.Errorf("export: %w", err)
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // it has another name after the export
-	n, err := c.write(ctx, a, req, f)
+	p := newProgress(a)
+	n, err := c.write(ctx, a, req, f, func(n int) { p.waiting(fmt.Sprintf("%d transactions", n)) })
+	p.clear()
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
@@ -104,8 +106,8 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 }
 
 // write writes the export page by page, so that it needs the memory of one page, and
-// returns the number of transactions.
-func (c ledgerExportCmd) write(ctx context.Context, a *app, req api.ExportLedger, w io.Writer) (n int, err error) {
+// returns the number of transactions. It calls tell with their number after each page.
+func (c ledgerExportCmd) write(ctx context.Context, a *app, req api.ExportLedger, w io.Writer, tell func(int)) (n int, err error) {
 	var to exporter = &csvExport{csv.NewWriter(w)}
 	if c.Format == outputJSON {
 		to = &jsonExport{w: w}
@@ -124,6 +126,7 @@ func (c ledgerExportCmd) write(ctx context.Context, a *app, req api.ExportLedger
 			}
 		}
 		n += len(page.Entries)
+		tell(n)
 		if page.Next == 0 {
 			return n, to.end()
 		}

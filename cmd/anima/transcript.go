@@ -42,10 +42,14 @@ func (c sessionExportCmd) Run(ctx context.Context, a *app) error {
 	}
 	var all bytes.Buffer
 	v := exported{Session: c.Session, File: c.File}
+	p := newProgress(a)
 	err := a.transcript(ctx, c.Session, func(l api.TranscriptLine) error {
-		v.Lines++
+		if v.Lines++; v.Lines%500 == 0 {
+			p.waiting(fmt.Sprintf("%d lines", v.Lines))
+		}
 		return writeLine(&all, l)
 	})
+	p.clear()
 	if err == nil {
 		err = putNew(c.File, all.Bytes(), c.Force)
 	}
@@ -90,9 +94,12 @@ func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
 	id := cmp.Or(c.ID, uuid.NewString())
 	v := api.Imported{Cut: []api.CutLine{}}
 	first := 1
-	for i, p := range portions(lines, partLines, partBytes, maxGroup) {
+	p := newProgress(a)
+	defer p.clear()
+	for i, part := range portions(lines, partLines, partBytes, maxGroup) {
+		p.waiting(fmt.Sprintf("%d of %d lines", first-1, len(lines)))
 		got, err := ask[api.Imported](ctx, a, api.ImportTranscript{
-			Agent: c.Agent, Session: v.Session, First: first, Lines: p, ID: id + "/" + strconv.Itoa(i+1),
+			Agent: c.Agent, Session: v.Session, First: first, Lines: part, ID: id + "/" + strconv.Itoa(i+1),
 		})
 		if err != nil && i > 0 {
 			return fmt.Errorf("lines up to %d are in session %s; continue with --id %s: %w", first-1, v.Session, id, err)
@@ -104,8 +111,9 @@ func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
 			v.Session, v.Agent, v.Run, v.At = got.Session, got.Agent, got.Run, got.At
 		}
 		v.Turns, v.Kept, v.Cut = v.Turns+got.Turns, v.Kept+got.Kept, append(v.Cut, got.Cut...)
-		first += len(p)
+		first += len(part)
 	}
+	p.clear()
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "session %s of %s: %d turns of %d lines\n", v.Session, v.Agent, v.Turns, v.Kept)
 		if len(v.Cut) > 0 {

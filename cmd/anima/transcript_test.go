@@ -102,6 +102,23 @@ func TestImportDamaged(t *testing.T) {
 	}
 }
 
+// TestImportShowsProgress checks that an import, which may take minutes, shows its progress on
+// a terminal.
+func TestImportShowsProgress(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	file := filepath.Join(t.TempDir(), "lucky.jsonl")
+	write(t, file, `{"role":"user","content":"hello","timestamp":"2026-11-21T08:00:00.000Z"}`+"\n")
+	p := sitting(t, m, true, "session", "import", "lucky", file)
+	code := p.code()
+	for _, want := range []string{"0 of 1 lines", "1 turns of 1 lines"} {
+		if text := p.text(); code != exitOK || !strings.Contains(text, want) {
+			t.Errorf("exit %d and\n%s\nwant %q in it", code, text, want)
+		}
+	}
+}
+
 func TestPortions(t *testing.T) {
 	t.Parallel()
 	user, tool := `{"role":"user"}`, `{"role":"tool"}` // 15 bytes each

@@ -239,7 +239,10 @@ func (c turnReplayCmd) fork(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	p := newProgress(a)
+	p.waiting("the fork; a model call may take two minutes")
 	v, err := streamed[api.Delta, api.Forked](ctx, b, req, forkLimit, func(api.Delta) {})
+	p.clear()
 	if err != nil {
 		return err
 	}
