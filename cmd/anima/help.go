@@ -87,8 +87,8 @@ Examples:
   anima agent explain lucky
   anima agent explain lucky --limit 100 -o json`,
 
-		"agent sleep": `The run in progress on its main session is cancelled. Without a time the agent sleeps
-until the next message, wake or alarm.
+		"agent sleep": `The runs of its main session and of its mail session are cancelled, also those that
+wait. Without a time the agent sleeps until the next message, wake or alarm.
 
 Examples:
   anima agent sleep lucky
