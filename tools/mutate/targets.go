@@ -56,7 +56,7 @@ func targets() []target {
 			tests: []string{"./services/inference-router", "./services/inference-router/internal/model"},
 			named: []named{
 				{"services/inference-router/attempts.go", "if e.Kind == provider.Canceled || e.Kind == provider.Fatal {", "if e.Kind == provider.Canceled {", "ask again after a request was refused"},
-				{"services/inference-router/attempts.go", "other.excluded = other.excluded || !r.transient", "other.excluded = other.excluded || false", "ask a model again whose failure lasts"},
+				{"services/inference-router/attempts.go", "other.excluded, other.denied = true, false", "other.excluded, other.denied = false, false", "ask a model again whose failure lasts"},
 				{"services/inference-router/attempts.go", "case c.tries < c.h.limits.attempts && (c.req.Run == \"\" || c.runFailures < c.h.limits.failures):", "case c.runFailures < c.h.limits.failures:", "leave out the budget of attempts"},
 				{"services/inference-router/attempt.go", "return min(api.Micros(m.model.Cost(used.Tokens())), m.most)", "return api.Micros(m.model.Cost(used.Tokens()))", "settle more than the hold"},
 				{"services/inference-router/attempt.go", "case res.Usage.Output > 0:", "case false:", "leave a broken stream unpaid"},
