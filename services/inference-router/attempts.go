@@ -89,6 +89,7 @@ type candidate struct {
 	excluded   bool            // not called any more
 	denied     bool            // treasury refused the hold
 	tried      balance.Set     // endpoints that failed for this call
+	refused    balance.Set     // of these, the ones that refused the key
 	passing    *provider.Error // the latest error of theirs whose cause may pass; nil: none
 	permission
 }

@@ -95,8 +95,12 @@ func (a *attempt) endEndpoint() {
 	default:
 	}
 	a.m.source.pool.End(a.endpoint, a.tokens, a.first, r, a.m.h.now())
-	if a.err != nil {
-		a.origin.tried = a.origin.tried.With(a.endpoint)
+	if a.err == nil {
+		return
+	}
+	a.origin.tried = a.origin.tried.With(a.endpoint)
+	if kind := provider.KindOf(a.err); kind == provider.Auth || kind == provider.Quota {
+		a.origin.refused = a.origin.refused.With(a.endpoint)
 	}
 }
 
@@ -121,7 +125,7 @@ func (c *callState) otherEndpoint(m *candidate, e *provider.Error) (again bool, 
 		if lasting && m.passing != nil {
 			e = m.passing
 		}
-		m.tried, m.passing = 0, nil
+		m.tried, m.passing = m.refused, nil // a key that was refused is refused again
 		return false, e
 	}
 	c.last = failureOf(e)

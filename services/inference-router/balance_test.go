@@ -34,8 +34,8 @@ func TestEndpoints(t *testing.T) {
 	for i := range 40 {
 		call(fmt.Sprintf("short-%d", i), "hello")
 	}
-	if a, b := one.calls.Load(), two.calls.Load(); a < 5 || b < 5 || a+b != 40 {
-		t.Errorf("%d and %d calls, want them balanced", a, b)
+	if a, b := one.calls.Load(), two.calls.Load(); a == 0 || b == 0 || a+b != 40 { // the slower one is chosen for a quarter of them, by chance
+		t.Errorf("%d and %d calls, want calls of both endpoints", a, b)
 	}
 	before := one.calls.Load()
 	for i := range 20 {
