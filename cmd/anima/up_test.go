@@ -254,7 +254,7 @@ func TestBusyPorts(t *testing.T) {
 func TestWrongSetting(t *testing.T) {
 	t.Parallel()
 	for variable, value := range map[string]string{
-		"ANIMA_DATABASE_URL": "postgres://127.0.0.1:port/x",
+		"OTEL_EXPORTER_OTLP_ENDPOINT": ":::bad",
 	} {
 		t.Run(variable, func(t *testing.T) {
 			t.Parallel()
@@ -317,7 +317,7 @@ func TestSettings(t *testing.T) {
 	m := newMachine(t)
 	for k, v := range map[string]string{
 		"ANIMA_LOOP_SLOTS": "abc", "ANIMA_LOG": "loud", "ANIMA_SYNC": "sometimes", "ANIMA_DRAIN": "30", "ANIMA_NATS_REPLICAS": "3",
-		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "3", "ANIMA_TOKEN_FILE": "/does/not/exist", "ANIMA_DATABASE_URL": "mysql://me:hunter2@x/y",
+		"ANIMA_TREASURY_KEYSTORE_SCRYPT_N": "3", "ANIMA_TOKEN_FILE": "/does/not/exist", "ANIMA_DATABASE_URL": "postgres://me:hunter2@x:port/y",
 	} {
 		m.env[k] = v
 	}

@@ -30,7 +30,7 @@ func TestTraceCrossesTheBus(t *testing.T) {
 	serve(t, b, patience,
 		bus.Reply(func(ctx context.Context, _ api.GetAgent) (api.Agent, error) {
 			inHandler <- trace.SpanContextFromContext(ctx)
-			return api.Agent{}, api.Errorf(api.NotFound, "nobody is called lucky")
+			return api.Agent{}, api.Errorf(api.NotFound, "there is no agent lucky")
 		}),
 		bus.Stream(func(ctx context.Context, _ api.Complete, _ func(api.Delta) error) (api.Completion, error) {
 			inHandler <- trace.SpanContextFromContext(ctx)

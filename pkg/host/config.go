@@ -2,10 +2,10 @@ package host
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/sqldb"
 )
 
 // Values of Config.Sync: when an acknowledged write is on the disk
@@ -80,16 +80,13 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("ANIMA_ACCEPT_LOSS is %.40q: use the time at which you accept it, as in 2026-11-22T15:04:05Z", c.AcceptLoss)
 	case c.Data == "":
 		return fmt.Errorf("ANIMA_DATA is empty: name a folder")
-	case !postgresURL(c.DatabaseURL.Reveal()):
-		return fmt.Errorf("ANIMA_DATABASE_URL is not the URL of a Postgres: use postgres://user:password@host:port/database") // without the URL, which may have a password
+	}
+	if url := c.DatabaseURL.Reveal(); url != "" {
+		if err := sqldb.CheckPostgres(url); err != nil {
+			return fmt.Errorf("ANIMA_DATABASE_URL: %w", err)
+		}
 	}
 	return nil
-}
-
-// postgresURL reports whether a URL is one of Postgres, or empty.
-func postgresURL(url string) bool {
-	scheme, _, ok := strings.Cut(url, "://")
-	return url == "" || ok && (scheme == "postgres" || scheme == "postgresql")
 }
 
 func notTime(s string) bool {

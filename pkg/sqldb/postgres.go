@@ -17,11 +17,29 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.40.0"
 )
 
-func openPostgres(ctx context.Context, url string, opts Options, count *counters) (*DB, error) {
-	conns, err := pgxpool.ParseConfig(url)
-	if err != nil {
+func isPostgres(scheme string) bool { return scheme == "postgres" || scheme == "postgresql" }
+
+// CheckPostgres returns an error for a URL that [Open] cannot use for a Postgres, without the
+// URL. It makes no connection.
+func CheckPostgres(url string) error {
+	_, err := parsePostgres(url)
+	return err
+}
+
+func parsePostgres(url string) (*pgxpool.Config, error) {
+	scheme, _, _ := strings.Cut(url, "://")
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil || !isPostgres(scheme) {
 		// The cause may contain the password.
-		return nil, errors.New("database URL: not a valid Postgres URL; use postgres://user:password@host:port/database and write special characters of the password as %XX")
+		return nil, errors.New("not a valid Postgres URL; use postgres://user:password@host:port/database and write special characters of the password as %XX")
+	}
+	return cfg, nil
+}
+
+func openPostgres(ctx context.Context, url string, opts Options, count *counters) (*DB, error) {
+	conns, err := parsePostgres(url)
+	if err != nil {
+		return nil, fmt.Errorf("database URL: %w", err)
 	}
 	cfg := conns.ConnConfig
 	if opts.Schema != "" {

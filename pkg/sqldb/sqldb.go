@@ -130,7 +130,7 @@ func open(ctx context.Context, url string, opts Options, count *counters) (*DB, 
 	switch {
 	case ok && scheme == "sqlite":
 		return openSQLite(ctx, url, rest, opts, count)
-	case ok && (scheme == "postgres" || scheme == "postgresql"):
+	case ok && isPostgres(scheme):
 		return openPostgres(ctx, url, opts, count)
 	}
 	return nil, errors.New("database URL: use sqlite:PATH or postgres://user:password@host:port/database")

@@ -3,17 +3,13 @@ package router
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"slices"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/api/chat"
-	"github.com/anima-run/anima/pkg/host"
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
 	"github.com/anima-run/anima/services/inference-router/internal/model"
 	"github.com/anima-run/anima/services/inference-router/internal/provider"
-	"github.com/anima-run/anima/services/inference-router/internal/surface"
 )
 
 // maxID is the longest id of a call, in bytes. It leaves room within treasury's limit of
@@ -83,34 +79,4 @@ func (h *handlers) refreshModels(ctx context.Context, _ api.RefreshModels) (api.
 		return api.Models{}, err
 	}
 	return h.listModels(ctx, api.ListModels{})
-}
-
-// httpModels adds the routes for the usable models, and for one of them, in the format of a
-// protocol. The id of a model may have slashes.
-func (h *handlers) httpModels(routes host.Routes, pattern string, d surface.Lister) {
-	usable := func(r *http.Request) ([]api.Model, error) {
-		all, err := h.listModels(r.Context(), api.ListModels{})
-		return slices.DeleteFunc(all.Models, func(m api.Model) bool { return !m.Usable }), err
-	}
-	routes.Keyed(pattern, api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
-		list, err := usable(r)
-		if err != nil {
-			d.Refuse(w, host.StatusOf(err), err)
-			return
-		}
-		d.Models(w, list)
-	})
-	routes.Keyed(pattern+"/{model...}", api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
-		list, err := usable(r)
-		id := r.PathValue("model")
-		i := slices.IndexFunc(list, func(m api.Model) bool { return m.ID == id })
-		if err == nil && i < 0 {
-			err = &api.Error{Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no usable model %.80q", id), Next: pattern + " lists the models"}
-		}
-		if err != nil {
-			d.Refuse(w, host.StatusOf(err), err)
-			return
-		}
-		d.Model(w, list[i])
-	})
 }

@@ -48,6 +48,36 @@ func (h *handlers) httpRoutes(routes host.Routes) {
 	}
 }
 
+// httpModels adds the routes for the usable models, and for one of them, in the format of a
+// protocol. The id of a model may have slashes.
+func (h *handlers) httpModels(routes host.Routes, pattern string, d surface.Lister) {
+	usable := func(r *http.Request) ([]api.Model, error) {
+		all, err := h.listModels(r.Context(), api.ListModels{})
+		return slices.DeleteFunc(all.Models, func(m api.Model) bool { return !m.Usable }), err
+	}
+	routes.Keyed(pattern, api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
+		list, err := usable(r)
+		if err != nil {
+			d.Refuse(w, host.StatusOf(err), err)
+			return
+		}
+		d.Models(w, list)
+	})
+	routes.Keyed(pattern+"/{model...}", api.ScopeRead, d.Refuse, func(w http.ResponseWriter, r *http.Request) {
+		list, err := usable(r)
+		id := r.PathValue("model")
+		i := slices.IndexFunc(list, func(m api.Model) bool { return m.ID == id })
+		if err == nil && i < 0 {
+			err = &api.Error{Code: api.NotFound, Reason: api.ReasonNoModel, Message: fmt.Sprintf("there is no usable model %.80q", id), Next: pattern + " lists the models"}
+		}
+		if err != nil {
+			d.Refuse(w, host.StatusOf(err), err)
+			return
+		}
+		d.Model(w, list[i])
+	})
+}
+
 // httpCall makes one model call for an HTTP caller. When the caller disconnects, the call
 // is canceled at the provider, and what was generated is billed. After a crash the caller
 // repeats the request with its key: a stored answer is returned without another payment.

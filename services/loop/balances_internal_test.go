@@ -5,16 +5,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/outbox"
-	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
-
-	"github.com/anima-run/anima/services/loop/internal/agent"
-	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
 // TestCheckBalances tests that a check of balances ends at a balance that is unavailable,
@@ -34,13 +28,9 @@ func TestCheckBalances(t *testing.T) {
 		}
 		return api.Balance{Agent: m.Agent}, nil
 	}))
-	db := sqldbtest.SQLite(t, sqlstore.Migrations())
-	h := &handlers{store: sqlstore.New(db, t.TempDir()), clients: newClients(b, time.Now), relay: outbox.NewRelay(db, b, apptest.Log(t)), now: time.Now, log: apptest.Log(t)}
+	h := onStore(t, b)
 	for _, id := range []string{"a", "b", "c"} {
-		def := agent.Definition{Name: id, Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful."}
-		if _, err := h.store.Apply(t.Context(), def, id, "0xAD", "source", 1); err != nil {
-			t.Fatal(err)
-		}
+		h.apply(t, id, false)
 		if _, err := h.store.ApplyBalance(t.Context(), id, 0, deathAfter, h.now().UnixMicro()); err != nil {
 			t.Fatal(err)
 		}

@@ -8,11 +8,6 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
 	"github.com/anima-run/anima/pkg/bus"
-	"github.com/anima-run/anima/pkg/outbox"
-	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
-
-	"github.com/anima-run/anima/services/loop/internal/agent"
-	"github.com/anima-run/anima/services/loop/internal/sqlstore"
 )
 
 // TestFunded tests that a deposit ends the state critical of an agent that could not pay, and
@@ -29,8 +24,7 @@ func TestFunded(t *testing.T) {
 			alarms <- m
 			return api.Alarm{Agent: m.Agent, At: m.At}, nil
 		}))
-	db := sqldbtest.SQLite(t, sqlstore.Migrations())
-	h := &handlers{store: sqlstore.New(db, t.TempDir()), clients: newClients(b, time.Now), relay: outbox.NewRelay(db, b, apptest.Log(t)), now: time.Now, log: apptest.Log(t)}
+	h := onStore(t, b)
 	ctx := t.Context()
 	for _, tt := range []struct {
 		name       string
@@ -49,10 +43,7 @@ func TestFunded(t *testing.T) {
 		{"read-as-funded", true, api.StateDead, "", "", api.StateSleeping, true}, // no event
 		{"asleep", true, api.StateSleeping, api.TierCritical, api.TierNormal, api.StateSleeping, false},
 	} {
-		def := agent.Definition{Name: tt.name, Autonomy: tt.autonomous, Limits: agent.DefaultLimits(), Sandbox: agent.DefaultSandbox(), Body: "Be useful."}
-		if _, err := h.store.Apply(ctx, def, tt.name, "0xAD", "source", 1); err != nil {
-			t.Fatal(err)
-		}
+		h.apply(t, tt.name, tt.autonomous)
 		for _, to := range []api.AgentState{api.StateWaking, tt.state} {
 			if _, err := h.store.SetState(ctx, tt.name, to, "its money", false, 0, 2); err != nil {
 				t.Fatal(err)
@@ -82,7 +73,7 @@ func TestFunded(t *testing.T) {
 			t.Errorf("%s: alarms %v, want one: %t", tt.name, ids, tt.alarm)
 		}
 	}
-	if err := h.tierChanged(ctx, api.TierChanged{Agent: "nobody", From: api.TierCritical, To: api.TierNormal}); err != nil {
+	if err := h.tierChanged(ctx, api.TierChanged{Agent: "no-agent", From: api.TierCritical, To: api.TierNormal}); err != nil {
 		t.Errorf("an account without an agent: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package social
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -135,11 +136,20 @@ func (i *identity) deleteKey(_ http.ResponseWriter, r *http.Request, address str
 
 // signedIn is like respond, for requests with the token of a sign-in.
 func (i *identity) signedIn(f func(w http.ResponseWriter, r *http.Request, address string) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		k, err := i.usable(r.Context(), api.HashKey(host.Credential(r)))
+	token := func(ctx context.Context, hash string) (auth.Key, error) {
+		k, err := i.usable(ctx, hash)
 		if err == nil && (len(k.Scopes) != 1 || k.Scopes[0] != api.ScopeKeys) {
 			err = &api.Error{Code: api.Denied, Message: "an API key cannot create or revoke keys", Next: "sign in at POST /v1/auth/verify, and send its access_token"}
 		}
+		return k, err
+	}
+	return i.keyed(token, func(w http.ResponseWriter, r *http.Request, k auth.Key) (any, error) { return f(w, r, k.Address) })
+}
+
+// keyed is like respond, for requests with a key that find returns for its hash.
+func (i *identity) keyed(find func(ctx context.Context, hash string) (auth.Key, error), f func(w http.ResponseWriter, r *http.Request, k auth.Key) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		k, err := find(r.Context(), api.HashKey(host.Credential(r)))
 		if api.CodeOf(err) == api.Denied {
 			writeText(w, http.StatusUnauthorized, err)
 			return
@@ -148,7 +158,7 @@ func (i *identity) signedIn(f func(w http.ResponseWriter, r *http.Request, addre
 			i.fail(w, r, err)
 			return
 		}
-		i.respond(func(w http.ResponseWriter, r *http.Request) (any, error) { return f(w, r, k.Address) })(w, r)
+		i.respond(func(w http.ResponseWriter, r *http.Request) (any, error) { return f(w, r, k) })(w, r)
 	}
 }
 

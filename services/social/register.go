@@ -33,7 +33,10 @@ type automaton struct {
 // start until it is accepted (docs/reference/social.md, Registration). A repeated request has
 // the same answer.
 func (i *identity) registerAutomaton(store registrar) http.HandlerFunc {
-	return i.keyed(func(w http.ResponseWriter, r *http.Request, k auth.Key) (any, error) {
+	return i.keyed(i.usable, func(w http.ResponseWriter, r *http.Request, k auth.Key) (any, error) {
+		if !slices.Contains(k.Scopes, api.ScopeSpend) {
+			return nil, &api.Error{Code: api.Denied, Reason: api.ReasonScope, Message: "the API key has not the scope spend", Next: "create a key with it"}
+		}
 		body, err := host.ReadBody(w, r, maxAuthBody)
 		if err != nil {
 			return nil, err
@@ -53,23 +56,4 @@ func (i *identity) registerAutomaton(store registrar) http.HandlerFunc {
 			At: message.FormatTime(time.UnixMicro(reg.At)),
 		}}, nil
 	})
-}
-
-// keyed is like respond, for requests with an API key that permits more than reading.
-func (i *identity) keyed(f func(w http.ResponseWriter, r *http.Request, k auth.Key) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		k, err := i.usable(r.Context(), api.HashKey(host.Credential(r)))
-		if api.CodeOf(err) == api.Denied {
-			writeText(w, http.StatusUnauthorized, err)
-			return
-		}
-		if err == nil && !slices.Contains(k.Scopes, api.ScopeSpend) {
-			err = &api.Error{Code: api.Denied, Reason: api.ReasonScope, Message: "the API key has not the scope spend", Next: "create a key with it"}
-		}
-		if err != nil {
-			i.fail(w, r, err)
-			return
-		}
-		i.respond(func(w http.ResponseWriter, r *http.Request) (any, error) { return f(w, r, k) })(w, r)
-	}
 }

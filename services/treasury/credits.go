@@ -46,7 +46,7 @@ type credits struct {
 }
 
 func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
-	account, err := h.acting(r, strings.ToLower(r.URL.Query().Get("agent")))
+	account, err := h.acting(r, r.URL.Query().Get("agent"))
 	if err != nil {
 		host.WriteError(w, 0, err)
 		return
@@ -62,7 +62,7 @@ func (h *handlers) creditsBalance(w http.ResponseWriter, r *http.Request) {
 // acting returns the account on which a request acts, see [host.Caller.Acts].
 func (h *handlers) acting(r *http.Request, named string) (string, error) {
 	caller := host.CallerOf(r.Context())
-	account, err := caller.Acts(named)
+	account, err := caller.Acts(strings.ToLower(named)) // the id of an agent is its name in lower case
 	if err == nil && !caller.Operator() {
 		err = h.ensureAccount(r.Context(), account)
 	}
@@ -103,7 +103,7 @@ func (h *handlers) creditsTransfer(w http.ResponseWriter, r *http.Request) {
 		refuseCredits(w, host.StatusOf(err), err)
 		return
 	}
-	from, err := h.acting(r, strings.ToLower(b.From))
+	from, err := h.acting(r, b.From)
 	if err != nil {
 		refuseCredits(w, host.StatusOf(err), err)
 		return

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
@@ -125,11 +124,11 @@ func (h *handlers) confirmSales(ctx context.Context) error {
 // The authorization has ended, so the payment does not come back either. Credits that are
 // spent become a debt.
 func (s *shop) confirm(ctx context.Context, u paywall.Use) error {
-	key := strings.Split(u.ID, "/") // network, payer and nonce
-	if len(key) != 3 || key[0] != s.network.ID() {
+	network, payer, nonce := u.Authorization()
+	if network != s.network.ID() {
 		return nil // of a network that was configured before
 	}
-	used, at, err := s.link.State(ctx, s.network, common.HexToAddress(key[1]), common.HexToHash(key[2]))
+	used, at, err := s.link.State(ctx, s.network, payer, nonce)
 	switch {
 	case err != nil || used:
 		return err

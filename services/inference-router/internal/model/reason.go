@@ -39,8 +39,8 @@ type Candidate struct {
 	Fewer bool
 	// Without says that the call is made without the tools of the prompt.
 	Without bool
-	// Pause is why it is not called for a time. [Registry.Select] knows of no pauses: who
-	// explains a call sets it.
+	// Pause is why it is not called for a time. [Registry.Select] does not set it; an
+	// explanation of a call does.
 	Pause string
 
 	ofCell bool // it is in the cell of the matrix

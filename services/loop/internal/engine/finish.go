@@ -113,10 +113,9 @@ func (e *Engine) endOf(s *state, rec *Record, now int64) *End {
 		r := s.results[i]
 		ends = ends || r.Ends && r.Outcome == api.OutcomeOK
 		if r.Sleep != nil && r.Outcome == api.OutcomeOK {
-			asleep++
-		}
-		if r.Sleep != nil && r.Outcome == api.OutcomeOK && (end.Sleep == 0 || r.Sleep.Until < end.Sleep) {
-			end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
+			if asleep++; end.Sleep == 0 || r.Sleep.Until < end.Sleep {
+				end.Sleep, end.Why = r.Sleep.Until, r.Sleep.Reason
+			}
 		}
 		t := s.tools[call.Name]
 		habits.Calls = append(habits.Calls, lifecycle.Call{

@@ -266,15 +266,15 @@ func classifyID(goal string) string { return goal + ".classify" }
 // planID returns the id of the model call for a version of the plan, likewise.
 func planID(goal string, version int) string { return fmt.Sprintf("%s.plan.%d", goal, version) }
 
-// sessionMark is part of the id of every task's session.
-const sessionMark = "-task-"
+// SessionMark is part of the id of every task's session.
+const SessionMark = "-task-"
 
 // Session returns the id of the session of a task's runs.
-func Session(t Task) string { return t.Assignee + sessionMark + t.ID }
+func Session(t Task) string { return t.Assignee + SessionMark + t.ID }
 
 // Worked reports whether a session may be a task's. It avoids a query of the store for
 // most runs.
-func Worked(session string) bool { return strings.Contains(session, sessionMark) }
+func Worked(session string) bool { return strings.Contains(session, SessionMark) }
 
 // runOf returns the id of an attempt's run, the same on every replica.
 func runOf(task string, attempt int) string {

@@ -9,6 +9,7 @@ import (
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/loop/internal/agent"
+	"github.com/anima-run/anima/services/loop/internal/goal"
 	"github.com/anima-run/anima/services/loop/internal/lifecycle"
 )
 
@@ -193,7 +194,7 @@ func (s *Store) Fund(ctx context.Context, agent string, at int64) (*api.AgentCha
 			return nil, missing(err, noAgent(agent))
 		}
 		busy, err := sqldb.One[bool](ctx, tx, `select exists (select 1 from runs where agent = $1 and ending is null and session not like $2)`,
-			agent, agent+"-task-%")
+			agent, agent+goal.SessionMark+"%")
 		if err != nil || busy {
 			return nil, err
 		}
@@ -204,11 +205,15 @@ func (s *Store) Fund(ctx context.Context, agent string, at int64) (*api.AgentCha
 // FundedSince returns the time, in Unix microseconds, since which an autonomous agent sleeps
 // because it was funded, 0 for any other agent or state.
 func (s *Store) FundedSince(ctx context.Context, id string) (since int64, err error) {
-	var d agent.Definition
+	var definition string
 	err = s.db.QueryRowContext(ctx, `select definition, state_since from agents where id = $1 and deleted_at = 0 and state = $2 and state_reason = $3`,
-		id, api.StateSleeping, funded).Scan(sqldb.JSON(&d), &since)
-	if err != nil || !d.Autonomy {
+		id, api.StateSleeping, funded).Scan(&definition, &since)
+	if err != nil {
 		return 0, missing(err, nil)
+	}
+	d, err := s.definitions.decode(id, definition)
+	if err != nil || !d.Autonomy {
+		return 0, err
 	}
 	return since, nil
 }

@@ -171,11 +171,7 @@ func Display(address string) string { return common.HexToAddress(address).Hex() 
 // the key of an address. It returns an api.Invalid error for a signature in the wrong
 // form.
 func SignedBy(address, text, signature string) (bool, error) {
-	sig, err := parseSignature(signature)
-	if err != nil {
-		return false, err
-	}
-	return sig.signer(text) == strings.ToLower(address), nil
+	return SignedDigest(address, personal(text), signature)
 }
 
 // SignedDigest is [SignedBy] for a digest of 32 bytes.

@@ -40,11 +40,15 @@ func parseSignature(s string) (signature, error) {
 	return sig, nil
 }
 
-// signer returns the address, in lower case, whose key signed text in the form of EIP-191
-// (version 0x45, personal_sign); "" if the signature is invalid.
-func (s signature) signer(text string) string {
-	return s.signerOf(crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text)))
+// personal returns the digest of a text in the form of EIP-191 (version 0x45,
+// personal_sign).
+func personal(text string) []byte {
+	return crypto.Keccak256([]byte("\x19Ethereum Signed Message:\n"+strconv.Itoa(len(text))), []byte(text))
 }
+
+// signer returns the address, in lower case, whose key signed a text; "" if the signature is
+// invalid.
+func (s signature) signer(text string) string { return s.signerOf(personal(text)) }
 
 // signerOf returns the address, in lower case, whose key signed a digest; "" if the signature
 // is invalid.

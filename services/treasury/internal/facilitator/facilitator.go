@@ -336,8 +336,8 @@ func (f *Facilitator) unknown(ctx context.Context, s Settlement, cause error) er
 
 const noOutcome = "the outcome of the settlement is not known"
 
-// unavailable returns the error for a payer, who may be anybody: its message has neither the
-// address of the RPC or the facilitator nor the cause, which are for the log.
+// unavailable returns the error for a payer, which is not authenticated: its message has
+// neither the address of the RPC or the facilitator nor the cause, which are for the log.
 func unavailable(text string, cause error) error {
 	return fmt.Errorf("%w: %w", &api.Error{
 		Code: api.Unavailable, Message: text, Next: "repeat the request with the same payment", RetryAfter: 1000,

@@ -17,7 +17,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/failpoint"
@@ -57,6 +60,16 @@ type Use struct {
 	Transaction string
 	Answer      Answer
 	At          int64
+}
+
+func useID(n x402.Network, a *x402.Authorization) string {
+	return n.ID() + "/" + a.From.Hex() + "/" + hex.EncodeToString(a.Nonce[:])
+}
+
+// Authorization returns the network, payer and nonce of the payment. They are in its id.
+func (u *Use) Authorization() (network string, payer common.Address, nonce common.Hash) {
+	parts := append(strings.Split(u.ID, "/"), "", "") // of an invalid id the rest is empty
+	return parts[0], common.HexToAddress(parts[1]), common.HexToHash(parts[2])
 }
 
 // Answer is the answer of a handler.
@@ -225,7 +238,7 @@ func (v *visit) serve() string {
 	}
 	now := v.o.Now()
 	v.use = Use{
-		ID:    v.price.Network.ID() + "/" + p.Authorization.From.Hex() + "/" + hex.EncodeToString(p.Authorization.Nonce[:]),
+		ID:    useID(v.price.Network, &p.Authorization),
 		Payer: p.Authorization.From.Hex(), Identifier: identifier, Resource: v.resource(), Fingerprint: v.fingerprint(),
 		State: Claimed, At: now.UnixMicro(), Until: now.Add(claimTime).UnixMicro(),
 	}
@@ -440,7 +453,8 @@ func (p *Paywall) confirmed() int64 {
 }
 
 // Confirm calls [Options.Confirm] for the sales whose authorizations have ended. Replicas
-// may do it at the same time. It returns the last error; the others are logged.
+// may do it at the same time. It ends when the chain or the store is unavailable, for the
+// next sale as well.
 func (p *Paywall) Confirm(ctx context.Context) error {
 	due, err := p.o.Store.DueUses(ctx, p.o.Now().UnixMicro(), confirmAtOnce)
 	for _, u := range due {
@@ -448,9 +462,11 @@ func (p *Paywall) Confirm(ctx context.Context) error {
 		if failed == nil {
 			failed = p.o.Store.ConfirmUse(ctx, u.ID)
 		}
-		if failed != nil && ctx.Err() == nil {
-			p.o.Log.WarnContext(ctx, "sale not confirmed, retrying", "payment", u.ID, "err", failed)
-			err = failed
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("payment %s: %w", u.ID, failed))
+		}
+		if api.CodeOf(failed) == api.Unavailable {
+			break
 		}
 	}
 	return err

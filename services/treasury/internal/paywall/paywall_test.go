@@ -312,6 +312,15 @@ func (refusing) Settle(context.Context, x402.Order) (x402.Receipt, error) {
 	return x402.Receipt{Reason: x402.NonceUsed}, nil
 }
 
+// getFirst presents a payment for /first to another process, with options of its own.
+func (s *shop) getFirst(t *testing.T, o paywall.Options, p x402.Payment) answer {
+	t.Helper()
+	process := &shop{Server: httptest.NewServer(s.routes(o))}
+	defer process.Close()
+	p.Resource = nil // each process has another address
+	return process.get(t, "/first", "", &p)
+}
+
 // TestLessThanThePrice checks that a payment of less than the price, whose window is at
 // fault too, buys nothing if its payer has submitted it itself, also after a process that
 // stopped before it refused it.
@@ -324,13 +333,7 @@ func TestLessThanThePrice(t *testing.T) {
 		o := paywall.Options{
 			Facilitator: refusing{}, Store: keeping{s.store}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Transferred: s.chain.Transferred,
 		}
-		p.Resource = nil // each process has another address
-		get := func() answer {
-			process := &shop{Server: httptest.NewServer(s.routes(o))}
-			defer process.Close()
-			return process.get(t, "/first", "", &p)
-		}
-		if a := get(); a.status != http.StatusPaymentRequired {
+		if a := s.getFirst(t, o, p); a.status != http.StatusPaymentRequired {
 			t.Fatalf("first: got %+v", a)
 		}
 		if _, ok, err := s.chain.Transfer(t.Context(), p.Authorization, p.Signature); err != nil || !ok {
@@ -338,14 +341,14 @@ func TestLessThanThePrice(t *testing.T) {
 		}
 		s.repaired.Store(true)
 		o.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // the claim of the first request has ended
-		if a := get(); a.status != http.StatusPaymentRequired || s.runs.Load() != 0 {
+		if a := s.getFirst(t, o, p); a.status != http.StatusPaymentRequired || s.runs.Load() != 0 {
 			t.Errorf("again: got %+v after %d runs, want 402 and none", a, s.runs.Load())
 		}
 	})
 }
 
-// TestPayerIsNotToldTheRPC checks that a payer, who may be anybody, does not learn the address
-// of the RPC when the chain is asked for an earlier settlement and does not answer.
+// TestPayerIsNotToldTheRPC checks that the answer to a payer, which is not authenticated, does not have
+// the address of the RPC when the chain is asked for an earlier settlement and does not answer.
 func TestPayerIsNotToldTheRPC(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, s *shop) {
@@ -357,17 +360,11 @@ func TestPayerIsNotToldTheRPC(t *testing.T) {
 				return "", api.Errorf(api.Unavailable, "the RPC at 10.0.0.7 does not answer")
 			},
 		}
-		p.Resource = nil // each process has another address
-		get := func() answer {
-			process := &shop{Server: httptest.NewServer(s.routes(o))}
-			defer process.Close()
-			return process.get(t, "/first", "", &p)
-		}
-		if a := get(); a.status != http.StatusPaymentRequired {
+		if a := s.getFirst(t, o, p); a.status != http.StatusPaymentRequired {
 			t.Fatalf("first: got %+v", a)
 		}
 		o.Now = func() time.Time { return time.Now().Add(5 * time.Minute) } // the claim of the first request has ended
-		if a := get(); a.status != http.StatusServiceUnavailable || strings.Contains(a.body, "10.0.0.7") || !strings.Contains(log.String(), "10.0.0.7") {
+		if a := s.getFirst(t, o, p); a.status != http.StatusServiceUnavailable || strings.Contains(a.body, "10.0.0.7") || !strings.Contains(log.String(), "10.0.0.7") {
 			t.Errorf("again: got %+v, log %s; want 503, with the address in the log only", a, log.String())
 		}
 	})

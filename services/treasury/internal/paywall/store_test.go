@@ -204,3 +204,29 @@ func TestConfirms(t *testing.T) {
 		}
 	})
 }
+
+// twoDue is a store with two uses to confirm.
+type twoDue struct{ paywall.Store }
+
+func (twoDue) DueUses(context.Context, int64, int) ([]paywall.Use, error) {
+	return []paywall.Use{{ID: "one"}, {ID: "two"}}, nil
+}
+
+// TestConfirmsUntilTheChainIsDown checks that the next sale is confirmed after an error that
+// concerns one sale, and not asked for when the chain does not answer.
+func TestConfirmsUntilTheChainIsDown(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		fails error
+		calls int
+	}{{errors.New("no such transaction"), 2}, {api.Errorf(api.Unavailable, "the RPC does not answer"), 1}} {
+		calls := 0
+		wall := paywall.New(paywall.Options{Store: twoDue{}, Now: time.Now, Confirm: func(context.Context, paywall.Use) error {
+			calls++
+			return tt.fails
+		}})
+		if err := wall.Confirm(t.Context()); !errors.Is(err, tt.fails) || calls != tt.calls {
+			t.Errorf("%v: got %v after %d calls, want %d", tt.fails, err, calls, tt.calls)
+		}
+	}
+}

@@ -79,7 +79,7 @@ func TestEconomics(t *testing.T) {
 		if err != nil || got.Earned != 120 || got.TransfersOut != 7 || got.Turns != 0 || got.Deposits != 0 {
 			t.Errorf("child: got %+v, %v, want 120 earned and 7 transferred", got, err)
 		}
-		_, err = b.Economics(ctx, []string{"nobody"}, nil, p)
+		_, err = b.Economics(ctx, []string{"no-agent"}, nil, p)
 		wantRefused(t, "nobody", err, api.NotFound, "")
 	})
 }

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"encoding/json"
+	"errors"
 
 	sdk "github.com/openai/openai-go/v3"
 	"github.com/tidwall/gjson"
@@ -118,24 +119,20 @@ func (t *tally) read(v gjson.Result) error {
 		case "completion_tokens":
 			return strictjson.Value(v, &t.completion)
 		case "prompt_tokens_details":
-			return strictjson.Object(v, func(name string, v gjson.Result) error {
-				switch name {
-				case "cached_tokens":
-					return strictjson.Value(v, &t.cached)
-				case "cache_write_tokens":
-					return strictjson.Value(v, &t.written)
-				}
-				return nil
-			})
+			return errors.Join(detail(v, "cached_tokens", &t.cached), detail(v, "cache_write_tokens", &t.written))
 		case "completion_tokens_details":
-			return strictjson.Object(v, func(name string, v gjson.Result) error {
-				if name != "reasoning_tokens" {
-					return nil
-				}
-				return strictjson.Value(v, &t.reasoning)
-			})
+			return detail(v, "reasoning_tokens", &t.reasoning)
 		}
 		return nil
+	})
+}
+
+func detail(v gjson.Result, field string, out *int64) error {
+	return strictjson.Object(v, func(name string, v gjson.Result) error {
+		if name != field {
+			return nil
+		}
+		return strictjson.Value(v, out)
 	})
 }
 
