@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -54,6 +55,7 @@ const (
 // that does not answer within [answerWithin] is taken for crashed. If it only was slow, the
 // agent pays for the whole hold of the attempt, the most that the provider may charge.
 type questions struct {
+	log    *slog.Logger
 	bucket *bus.Bucket[api.AttemptQuery]
 	owner  string
 	mine   *working
@@ -69,7 +71,8 @@ type question struct {
 }
 
 // run answers the questions of the other replicas, and receives their answers, until ctx
-// ends.
+// ends. An answer that cannot be written is left out: the end of run would stop the process
+// with all its calls. After an outage of NATS the watch shows the question again.
 func (q *questions) run(ctx context.Context) error {
 	return q.bucket.Watch(ctx, api.AttemptKeys, nil, func(e bus.Entry[api.AttemptQuery]) error {
 		v := e.Value
@@ -80,8 +83,8 @@ func (q *questions) run(ctx context.Context) error {
 		case v.By != q.owner && q.mine.has(v.Hold):
 			v.Holder = q.owner
 			_, err := q.bucket.Update(ctx, api.AttemptKey(v.Hold), v, e.Revision, keepQuestion)
-			if err != nil && api.CodeOf(err) != api.Conflict { // after a Conflict the question is watched again
-				return err
+			if err != nil && api.CodeOf(err) != api.Conflict && ctx.Err() == nil { // after a Conflict the question is watched again
+				q.log.WarnContext(ctx, "question about an attempt not answered", "hold", v.Hold, "err", err)
 			}
 		}
 		return nil

@@ -162,7 +162,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	h.questions = &questions{bucket: attempts, owner: env.Bus.Owner(), mine: &h.working}
+	h.questions = &questions{log: env.Log, bucket: attempts, owner: env.Bus.Owner(), mine: &h.working}
 	if h.matrix, err = openMatrix(ctx, env, tel); err != nil {
 		return err
 	}
