@@ -124,7 +124,7 @@ func (Anthropic) Read(body []byte) (Request, error) {
 		out.Messages = append(out.Messages, api.ChatMessage{Role: provider.System, Content: *b.Text})
 	}
 	for i, m := range in.Messages {
-		read, err := m.messages()
+		read, err := m.messages(i == 0)
 		if err != nil {
 			return out, invalid("messages.%d: %v", i, err)
 		}
@@ -190,9 +190,17 @@ func blocksOf(raw json.RawMessage) ([]anthropicBlock, error) {
 // messages returns a message in the neutral form, in which each result is a message of its
 // own before the text that follows it. Thinking of earlier answers is left out: it belongs
 // to the model that wrote it.
-func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
-	if m.Role != provider.User && m.Role != provider.Assistant {
-		return nil, fmt.Errorf("role %q is neither user nor assistant", m.Role)
+//
+// A message of the system within the conversation becomes a text of the user at its place,
+// because few models take it there. With the system messages at the beginning, each of them
+// would change the part of the prompt that providers cache. The protocol does not allow it
+// as the first message.
+func (m anthropicTurn) messages(first bool) ([]api.ChatMessage, error) {
+	switch {
+	case m.Role == provider.System && first:
+		return nil, errors.New("role system is not supported for the first message: send it as system")
+	case m.Role != provider.User && m.Role != provider.Assistant && m.Role != provider.System:
+		return nil, fmt.Errorf("role %.40q is none of user, assistant, system", m.Role)
 	}
 	blocks, err := blocksOf(m.Content)
 	if err != nil {
@@ -200,6 +208,9 @@ func (m anthropicTurn) messages() ([]api.ChatMessage, error) {
 	}
 	var out []api.ChatMessage
 	own := api.ChatMessage{Role: m.Role}
+	if m.Role == provider.System {
+		own.Role = provider.User
+	}
 	var content chat.Builder
 	for _, b := range blocks {
 		switch {

@@ -156,6 +156,8 @@ func (item responsesInput) add(all []api.ChatMessage) ([]api.ChatMessage, error)
 		return append(all, api.ChatMessage{Role: provider.ToolRole, Content: text, ToolCallID: item.CallID}), nil
 	case "reasoning":
 		return all, nil
+	case "item_reference":
+		return nil, errors.New("an item_reference is not supported, because items are not stored: set store to false in the client, which then sends the items themselves")
 	}
 	return nil, fmt.Errorf("an item of type %q is not supported", item.Type)
 }

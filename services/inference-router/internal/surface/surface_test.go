@@ -59,6 +59,35 @@ func TestResponsesRead(t *testing.T) {
 	}
 }
 
+// TestMessagesRead checks the conversation of a request in Anthropic's protocol, with messages
+// of the system within it, as Claude Code sends them.
+func TestMessagesRead(t *testing.T) {
+	t.Parallel()
+	got, err := surface.Anthropic{}.Read([]byte(`{"model":"m","max_tokens":7,"system":[{"type":"text","text":"be brief","cache_control":{"type":"ephemeral"}}],
+		"thinking":{"type":"adaptive"},"context_management":{"edits":[]},"metadata":{"user_id":"lucky"},
+		"messages":[
+			{"role":"user","content":[{"type":"text","text":"hi"}]},
+			{"role":"system","content":[{"type":"text","text":"skills","cache_control":{"type":"ephemeral"}}]},
+			{"role":"assistant","content":[{"type":"thinking","thinking":"so","signature":""},{"type":"tool_use","id":"c1","name":"look","input":{}}]},
+			{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"one"}]},
+			{"role":"system","content":"9 tokens left"},
+			{"role":"system","content":[]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []api.ChatMessage{
+		{Role: provider.System, Content: "be brief"},
+		{Role: provider.User, Content: "hi"},
+		{Role: provider.User, Content: "skills"},
+		{Role: provider.Assistant, ToolCalls: []api.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}},
+		{Role: provider.ToolRole, Content: "one", ToolCallID: "c1"},
+		{Role: provider.User, Content: "9 tokens left"},
+	}
+	if diff := cmp.Diff(want, got.Messages); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestResponsesStream checks the events of a response with a refusal, of one that was cut,
 // and of one without text.
 func TestResponsesStream(t *testing.T) {
