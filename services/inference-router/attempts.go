@@ -263,14 +263,16 @@ func (c *callState) reroute(ctx context.Context) bool {
 }
 
 // next returns the candidate to call now: the one that is to be retried first, or else
-// the one that is ready soonest. It returns nil if no candidate is left.
+// the one that is ready soonest. A candidate that has to wait longer than for its own first
+// retry, because its provider has asked another caller to, is not retried first. It returns
+// nil if no candidate is left.
 func (c *callState) next() *candidate {
 	var best *candidate
 	now := c.h.now()
 	for _, m := range c.models {
 		switch {
 		case m.excluded || m.blocked(now) > 0:
-		case m.retryFirst:
+		case m.retryFirst && m.notBefore.Sub(now) <= retrySameWait+firstWait:
 			return m
 		case best == nil || max(0, m.notBefore.Sub(now)) < max(0, best.notBefore.Sub(now)):
 			best = m
