@@ -151,7 +151,7 @@ func (h *handlers) completion(ctx context.Context, req callRequest, send func(ap
 		if req.Deadline > 0 && req.Deadline < end.UnixMicro() {
 			end = time.UnixMicro(req.Deadline)
 		}
-		ctx, cancel := context.WithTimeout(ctx, end.Sub(c.began))
+		ctx, cancel := context.WithTimeout(ctx, end.Sub(h.now())) // the selection may have read the lists of models
 		defer cancel()
 		leave, err := h.admit(ctx, req)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -211,5 +212,34 @@ func TestUnknownPricesElsewhere(t *testing.T) {
 	}
 	if c, _, err := complete(t, b, wish("c1")); err != nil || c.Model != "openai/gpt-5-mini" { // a model of the matrix, found by OpenRouter's name
 		t.Errorf("got %+v, %v", c, err)
+	}
+}
+
+// TestDeadlineWhileListsAreRead checks that a call whose time ends while the lists of models
+// are read for it is not made.
+func TestDeadlineWhileListsAreRead(t *testing.T) {
+	t.Parallel()
+	var deadline, calls atomic.Int64
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if r.Method != http.MethodGet {
+			calls.Add(1)
+			fmt.Fprint(w, `{"model":"m","choices":[{"message":{"content":"late"},"finish_reason":"stop"}]}`)
+			return
+		}
+		if at := deadline.Load(); at > 0 {
+			<-time.After(time.Until(time.UnixMicro(at)))
+			fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+			return
+		}
+		fmt.Fprint(w, `{"data":[]}`)
+	}))
+	t.Cleanup(srv.Close)
+	b := apptest.Start(t, apptest.Options{Env: map[string]string{"OPENAI_BASE_URL": srv.URL + "/v1"}}, router.Service).Bus
+	req := wish("late")
+	req.Deadline = time.Now().Add(500 * time.Millisecond).UnixMicro()
+	deadline.Store(req.Deadline)
+	if c, _, err := complete(t, b, req); api.ReasonOf(err) != api.ReasonTimeout || calls.Load() != 0 {
+		t.Errorf("got %+v, %v after %d attempts; want the end of its time and no attempt", c, err, calls.Load())
 	}
 }
