@@ -215,6 +215,48 @@ func TestUnknownPricesElsewhere(t *testing.T) {
 	}
 }
 
+// TestModelOfTwoProviders checks that of two models with the same name that of the first
+// provider is used, unless it cannot be called there.
+func TestModelOfTwoProviders(t *testing.T) {
+	t.Parallel()
+	first, second := &shop{}, &shop{}
+	first.set(`{"id":"acme"}`, "acme") // without a price
+	second.set(priced, "acme")
+	env := map[string]string{"ANIMA_INFERENCE_ROUTER_LOCAL": "no"}
+	for name, s := range map[string]*shop{"OPENAI_BASE_URL": first, "ANIMA_INFERENCE_ROUTER_PROVIDERS": second} {
+		srv := httptest.NewServer(s)
+		t.Cleanup(srv.Close)
+		env[name] = srv.URL + "/v1"
+	}
+	env["ANIMA_INFERENCE_ROUTER_PROVIDERS"] = "second=chat:" + env["ANIMA_INFERENCE_ROUTER_PROVIDERS"]
+	w := apptest.Start(t, apptest.Options{Env: env}, router.Service, newBooks().service())
+	usable := func() (names []string) {
+		for _, m := range answerTo[api.Models](t, w.Bus, api.RefreshModels{}).Models {
+			if m.ID == "acme" && m.Usable {
+				names = append(names, m.Provider)
+			}
+		}
+		return names
+	}
+	for i, c := range []struct{ models, want string }{{`{"id":"acme"}`, "second"}, {priced, "openai"}, {"", "second"}} {
+		first.set(c.models, "acme")
+		if got := usable(); len(got) != 1 || got[0] != c.want {
+			t.Errorf("list %d: it can be called at %v, want %s", i, got, c.want)
+		}
+		call := request(fmt.Sprint("two-", i), "hello")
+		call.Model = "acme"
+		if answer, _, err := complete(t, w.Bus, call); err != nil || answer.Provider != c.want {
+			t.Errorf("list %d: got %+v, %v; want an answer of %s", i, answer, err, c.want)
+		}
+	}
+	if m := answerTo[api.Model](t, w.Bus, api.RemoveModel{Model: "acme", Provider: "openai"}); m.Vanished == 0 {
+		t.Errorf("removed: got %+v, want the model that vanished", m)
+	}
+	if got := metricLine(t, w, `anima_inference_models_vanished{gen_ai_provider_name="openai"`); !strings.HasSuffix(got, " 0") {
+		t.Errorf("metric after the removal: got %q, want 0", got)
+	}
+}
+
 // TestDeadlineWhileListsAreRead checks that a call whose time ends while the lists of models
 // are read for it is not made.
 func TestDeadlineWhileListsAreRead(t *testing.T) {

@@ -158,7 +158,7 @@ func (c *catalog) vanished() map[string]int64 {
 	for _, s := range c.sources {
 		n[s.provider.Name()] = 0
 	}
-	for _, m := range c.Registry().All() {
+	for _, m := range c.all() {
 		if m.Vanished != 0 {
 			n[m.Provider]++
 		}

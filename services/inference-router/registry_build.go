@@ -18,18 +18,24 @@ type view struct {
 }
 
 // build joins the stored registry with the settings. Of two models with the same id it uses
-// that of the first provider. Models of providers that are not configured follow the others,
+// that of the first provider at which it can be called; one that it replaces is only shown.
+// Models of providers that are not configured follow the others,
 // so that an explanation can name them, except those that a configured provider serves
 // under a longer id, like openai/gpt-5.2: they would hide it.
 func (c *catalog) build(state registry.State) (*models, error) {
 	v := view{state, state.At(c.now().UnixMicro())}
 	out := &models{stored: state, next: v.prices.Next()}
 	var all []model.Model
-	seen := map[string]bool{}
+	seen := map[string]int{} // positions in all
 	add := func(m model.Model) {
-		if !seen[m.ID] {
-			seen[m.ID] = true
+		at, ok := seen[m.ID]
+		switch {
+		case !ok:
+			seen[m.ID] = len(all)
 			all = append(all, m)
+		case all[at].Unusable() != "" && m.Unusable() == "":
+			out.unused = append(out.unused, all[at])
+			all[at] = m
 		}
 	}
 	for _, s := range c.sources {
@@ -42,12 +48,13 @@ func (c *catalog) build(state registry.State) (*models, error) {
 		return nil, err
 	}
 	for _, r := range state.Rows {
+		_, known := seen[r.ID]
 		switch {
 		case r.Lifecycle == api.LifeDiscovered:
 		case !c.configured(r.Provider) && served.Find(r.ID) == nil:
 			add(v.model(r, ""))
 		case !c.configured(r.Provider):
-		case !seen[r.ID]:
+		case !known:
 			m := v.model(r, "")
 			m.Absent = "provider " + r.Provider + " does not serve it"
 			out.unused = append(out.unused, m)
