@@ -65,7 +65,10 @@ func (m *candidate) run(ctx context.Context, c *callState) (answer api.Completio
 	c.countCall(m)
 	a := m.attempt(c, hold)
 	if delay, ok := m.hedgeAfter(ctx, c); ok {
-		a = m.race(ctx, c, a, delay)
+		var second *attempt
+		if a, second = m.race(ctx, c, a, delay); second != nil && second.hold != "" {
+			defer m.h.working.end(second.hold) // it may be the one whose answer is stored below
+		}
 	} else {
 		a.call(ctx)
 	}

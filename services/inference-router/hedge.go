@@ -101,8 +101,9 @@ func (r *race) has() *attempt {
 
 // race makes an attempt, and a second one after a time without content. It returns the one
 // that has won, or that failed last, after both have ended; the other one is stored and
-// paid. Only this goroutine changes c.
-func (m *candidate) race(ctx context.Context, c *callState, first *attempt, delay time.Duration) *attempt {
+// paid. It also returns the second one, nil if none was made, whose hold is in
+// [handlers.working] until the caller ends it there. Only this goroutine changes c.
+func (m *candidate) race(ctx context.Context, c *callState, first *attempt, delay time.Duration) (last, second *attempt) {
 	r := &race{cancels: map[*attempt]context.CancelFunc{}}
 	done, running := make(chan *attempt, 2), 0
 	start := func(a *attempt) {
@@ -130,10 +131,7 @@ func (m *candidate) race(ctx context.Context, c *callState, first *attempt, dela
 			if r.has() != nil {
 				continue
 			}
-			if second := m.hedge(ctx, c, first); second != nil {
-				if second.hold != "" {
-					defer m.h.working.end(second.hold)
-				}
+			if second = m.hedge(ctx, c, first); second != nil {
 				start(second)
 			}
 		case a := <-done:
@@ -143,7 +141,7 @@ func (m *candidate) race(ctx context.Context, c *callState, first *attempt, dela
 					m.overtaken(ctx, c, <-done)
 					running--
 				}
-				return a
+				return a, second
 			} else if w != nil {
 				m.overtaken(ctx, c, a)
 				continue

@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/sqldb"
 
 	"github.com/anima-run/anima/services/inference-router/internal/health"
@@ -92,6 +94,55 @@ func TestHedge(t *testing.T) {
 				t.Errorf("got the outcomes %v, want one answered and one hedged", got)
 			}
 		})
+	}
+}
+
+// TestHedgeIsInProgress checks that the attempt of a hedge counts as in progress until its
+// hold is settled: another replica that asks about it must not pay it as a lost one.
+func TestHedgeIsInProgress(t *testing.T) {
+	t.Parallel()
+	s, _ := slowFirst(t, func(n int64) bool { return n == 1 })
+	b, settling, goOn := newBooks(), make(chan string, 8), make(chan struct{})
+	b.refusing(func(m api.Message) error {
+		if v, ok := m.(api.Settle); ok && strings.HasSuffix(v.ID, "h") {
+			settling <- v.ID
+			<-goOn
+		}
+		return nil
+	})
+	w := paidBy(t, b, s.url, map[string]string{"ANIMA_INFERENCE_ROUTER_HEDGE": "200ms", "ANIMA_INFERENCE_ROUTER_LOCAL": "no"})
+	var call sync.WaitGroup
+	defer call.Wait()
+	defer close(goOn)
+	call.Go(func() {
+		if c, _, err := ask(t, w.Bus, request("hedged", "hello")); err != nil || c.Text != "answer 2" {
+			t.Errorf("got %+v, %v; want the answer of the second attempt", c, err)
+		}
+	})
+	var hold string
+	select {
+	case hold = <-settling:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the second attempt was not settled")
+	}
+	questions, err := bus.OpenBucket[api.AttemptQuery](t.Context(), w.Bus)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := questions.Create(t.Context(), api.AttemptKey(hold), api.AttemptQuery{Hold: hold, By: "another"}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	answered := false
+	err = questions.Watch(ctx, api.AttemptKey(hold), nil, func(e bus.Entry[api.AttemptQuery]) error {
+		if answered = e.Value.Holder != ""; answered {
+			return io.EOF // enough
+		}
+		return nil
+	})
+	if !answered {
+		t.Errorf("the question about %s was not answered: %v", hold, err)
 	}
 }
 
