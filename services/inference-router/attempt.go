@@ -115,8 +115,8 @@ func (a *attempt) finish(ctx context.Context, c *callState) (answer api.Completi
 // end reports the result to the health of the model and of the endpoint, and to the rates
 // of the provider.
 func (a *attempt) end() {
-	m := a.m
-	m.h.rates.Correct(m.provider.Name(), m.tokens, a.res.Usage.Input+a.res.Usage.Output)
+	m, used := a.m, a.used()
+	m.h.rates.Correct(m.provider.Name(), m.tokens, used.Input+used.Output)
 	a.endEndpoint()
 	result, wait := resultOf(a.res, a.err, a.took)
 	if a.origin.hasOther() {
@@ -132,11 +132,15 @@ func (a *attempt) end() {
 func (a *attempt) fail(ctx context.Context, c *callState, cause error) {
 	m := a.m
 	m.h.tel.call(ctx, m.provider.Name(), m.model.ID, string(provider.KindOf(cause)), a.took, 0, 0, 0)
-	used := a.res.Usage
-	if a.err != nil {
-		used = m.billed(a.res, a.err, a.sent)
+	m.fail(ctx, c, a.hold, a.used(), a.took, cause)
+}
+
+// used returns what the provider has counted of the attempt; see [candidate.billed].
+func (a *attempt) used() provider.Usage {
+	if a.err == nil {
+		return a.res.Usage
 	}
-	m.fail(ctx, c, a.hold, used, a.took, cause)
+	return a.m.billed(a.res, a.err, a.sent)
 }
 
 // cost returns the cost of an attempt, which is at most its hold.

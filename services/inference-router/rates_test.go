@@ -3,7 +3,9 @@ package router_test
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
@@ -41,6 +43,34 @@ func TestTokenRate(t *testing.T) {
 		if _, _, err := complete(t, w.Bus, req); err != nil {
 			t.Errorf("%s: %v", id, err)
 		}
+	}
+}
+
+// TestTokensOfAnEndedAttempt checks that the rate of tokens counts the prompt of an attempt
+// that ended before an answer, because the provider has counted it.
+func TestTokensOfAnEndedAttempt(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(n int64, out raw, r *http.Request) {
+		if n == 1 {
+			hang(r)
+			return
+		}
+		out.events(chunkText("fine"), chunkStop, chunkDone)
+	})
+	w := start(t, s.provider, map[string]string{"ANIMA_INFERENCE_ROUTER_RATES": "openai=0/6000"})
+	long := func(id string) api.Complete {
+		req := request(id, strings.Repeat("word ", 4000)) // 5,000 tokens
+		req.MaxTokens = 100
+		return req
+	}
+	ended := long("ended")
+	ended.Deadline = time.Now().Add(300 * time.Millisecond).UnixMicro()
+	if c, _, err := ask(t, w.Bus, ended); api.ReasonOf(err) != api.ReasonTimeout {
+		t.Fatalf("got %+v, %v; want the end of its time", c, err)
+	}
+	_, _, err := ask(t, w.Bus, long("next"))
+	if retry := api.Wire(err).RetryAfter; api.ReasonOf(err) != api.ReasonProvider || retry < 30_000 || s.calls.Load() != 1 {
+		t.Errorf("got %v after %d attempts, want a provider error with a time to wait of more than 30 s, not %d ms", err, s.calls.Load(), retry)
 	}
 }
 
