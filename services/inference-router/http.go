@@ -122,7 +122,8 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	out := &httpStream{stream: d.Stream(w, head), cancel: cancel}
+	out := newHTTPStream(d.Stream(w, head), cancel, commentEvery)
+	defer out.stop()
 	answer, err := h.stored(ctx, req, out.delta)
 	out.end(answer, err, func(err error) { refuse(w, d, err) })
 }
@@ -241,14 +242,55 @@ func refuse(w http.ResponseWriter, d surface.Dialect, err error) {
 	d.Refuse(w, status, err)
 }
 
-// httpStream sends the deltas of a call to an HTTP caller. It is safe for concurrent use.
+// commentEvery is how long a stream is silent until it gets a comment. Clients warn after
+// 20 s without a byte, and proxies close such a connection, mostly after 60 s. A model may
+// take longer to its first text, and a call of a tool is only sent when it is complete.
+const commentEvery = 15 * time.Second
+
+// httpStream sends the deltas of a call to an HTTP caller, and a comment when there is none
+// for a time. It is safe for concurrent use.
 type httpStream struct {
 	stream surface.Stream
 	cancel context.CancelFunc // ends the call
+	every  time.Duration      // between two comments
 
-	mu     sync.Mutex
-	sent   strings.Builder // text that the caller has
-	broken bool            // the caller has text of a failed attempt, or has disconnected
+	mu        sync.Mutex
+	silence   *time.Timer     // until the next comment
+	sent      strings.Builder // text that the caller has
+	commented bool            // the answer has begun with a comment
+	broken    bool            // the caller has text of a failed attempt, or has disconnected
+	ended     bool            // nothing more is written
+}
+
+func newHTTPStream(stream surface.Stream, cancel context.CancelFunc, every time.Duration) *httpStream {
+	s := &httpStream{stream: stream, cancel: cancel, every: every}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.silence = time.AfterFunc(every, s.comment)
+	return s
+}
+
+// comment writes a comment and schedules the next one.
+func (s *httpStream) comment() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.broken {
+		return
+	}
+	if s.commented = true; s.stream.Comment() != nil {
+		s.broken = true
+		s.cancel()
+		return
+	}
+	s.silence.Reset(s.every)
+}
+
+// stop ends the comments.
+func (s *httpStream) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	s.silence.Stop()
 }
 
 // errRestarted is the error of a stream whose text cannot be taken back.
@@ -274,6 +316,7 @@ func (s *httpStream) delta(d api.Delta) error {
 	if piece != "" && !s.broken {
 		s.sent.WriteString(piece)
 		s.broken = s.stream.Text(piece) != nil
+		s.silence.Reset(s.every)
 	}
 	if s.broken {
 		s.cancel()
@@ -281,15 +324,16 @@ func (s *httpStream) delta(d api.Delta) error {
 	return nil
 }
 
-// end sends the end of the answer, or the error. An error before the first text is a whole
-// answer with its status.
+// end sends the end of the answer, or the error. An error before the first text and the
+// first comment is a whole answer with its status.
 func (s *httpStream) end(c api.Completion, err error, refuse func(error)) {
+	s.stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.broken:
 		_ = s.stream.Fail(http.StatusBadGateway, errRestarted) // the caller may have disconnected
-	case err != nil && s.sent.Len() == 0:
+	case err != nil && s.sent.Len() == 0 && !s.commented:
 		refuse(err)
 	case err != nil:
 		_ = s.stream.Fail(host.StatusOf(err), err)

@@ -10,6 +10,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"unicode/utf8"
@@ -68,6 +69,9 @@ type Lister interface {
 // Stream writes the parts of an answer and flushes each. Errors mean that the caller has
 // disconnected.
 type Stream interface {
+	// Comment writes a line that clients skip. It begins the answer, so a later failure can
+	// only be written by Fail.
+	Comment() error
 	Text(piece string) error
 	// End writes the rest: tool calls, finish reason, usage and the end of the stream.
 	End(c api.Completion) error
@@ -171,7 +175,7 @@ func textPart(v gjson.Result) (kind, text string, ok bool) {
 // events writes server-sent events.
 type events struct {
 	w     http.ResponseWriter
-	begun bool
+	begun bool // an event was written
 }
 
 // send writes one event and flushes it. The name may be "". The first call writes the head
@@ -184,11 +188,28 @@ func (s *events) send(name string, v any) error {
 	return s.raw(name, data)
 }
 
+// head sets the headers of the answer before its first event or comment.
+func (s *events) head() {
+	s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	s.w.Header().Set("Cache-Control", "no-store")
+}
+
+// Comment implements [Stream]. No blank line follows, because some clients read one as the
+// end of an event.
+func (s *events) Comment() error {
+	if !s.begun {
+		s.head()
+	}
+	if _, err := io.WriteString(s.w, ":\n"); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
 func (s *events) raw(name string, data []byte) error {
 	if !s.begun {
 		s.begun = true
-		s.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
-		s.w.Header().Set("Cache-Control", "no-store")
+		s.head()
 	}
 	if name != "" {
 		if _, err := fmt.Fprintf(s.w, "event: %s\n", name); err != nil {
