@@ -1,6 +1,7 @@
 // Package safehttp provides HTTP clients for URLs that an agent, a skill or a model has
-// chosen, and not the operator. They reach only the public internet. Package safehttp
-// must not decide whether an agent may use the network; its callers check that.
+// chosen, and not the operator. They reach only the public internet. It also limits the
+// answers of servers that the operator has chosen. Package safehttp must not decide whether
+// an agent may use the network; its callers check that.
 package safehttp
 
 import (
@@ -118,4 +119,30 @@ func Explain(err error) error {
 		return e.Err
 	}
 	return err
+}
+
+// Limit returns a RoundTripper for decoders that do not limit what they read. The bodies of
+// its answers, after the decompression of base, return [*http.MaxBytesError] after most
+// bytes.
+func Limit(base http.RoundTripper, most int64) http.RoundTripper { return limited{base, most} }
+
+type limited struct {
+	base http.RoundTripper
+	most int64
+}
+
+func (l limited) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := l.base.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	res.Body = http.MaxBytesReader(nil, res.Body, l.most)
+	return res, nil
+}
+
+// CloseIdleConnections is called by http.Client.
+func (l limited) CloseIdleConnections() {
+	if c, ok := l.base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
 }

@@ -1,7 +1,9 @@
 package safehttp
 
 import (
+	"compress/gzip"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -98,5 +100,41 @@ func TestClientStaysAtTheHost(t *testing.T) {
 	}
 	if err := res.Body.Close(); err != nil || res.Request.URL.Path != "/there" {
 		t.Errorf("ended at %s, %v; want /there", res.Request.URL.Path, err)
+	}
+}
+
+// TestLimit reads answers that are as long as permitted and longer, also compressed ones.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	const most = 1 << 20
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		text := strings.Repeat(" ", most)
+		if strings.HasPrefix(r.URL.Path, "/longer") {
+			text += " "
+		}
+		if strings.HasSuffix(r.URL.Path, "/compressed") {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			_, _ = io.WriteString(z, text)
+			_ = z.Close()
+			return
+		}
+		w.WriteHeader(http.StatusBadGateway)
+		_, _ = io.WriteString(w, text)
+	}))
+	defer server.Close()
+	client := &http.Client{Transport: Limit(server.Client().Transport, most)}
+	defer client.CloseIdleConnections()
+	for path, fits := range map[string]bool{"/all": true, "/all/compressed": true, "/longer": false, "/longer/compressed": false} {
+		res, err := client.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+		_, tooLong := errors.AsType[*http.MaxBytesError](err)
+		if n != most || tooLong == fits || err != nil && !tooLong {
+			t.Errorf("%s: got %d bytes, %v, want %d, and an error if there are more", path, n, err, most)
+		}
 	}
 }

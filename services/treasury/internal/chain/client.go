@@ -19,6 +19,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/safehttp"
 	"github.com/anima-run/anima/pkg/telemetry"
 	"github.com/anima-run/anima/services/treasury/internal/x402"
 )
@@ -58,14 +59,15 @@ func NewClient(o Options) (*Client, error) {
 		return nil, errors.New("the address of the chain's RPC is not a URL like https://host/path (ANIMA_TREASURY_RPC_URL)")
 	}
 	client, err := rpc.DialOptions(context.Background(), u.String(), // dialing HTTP makes no connection
-		rpc.WithHTTPClient(&http.Client{Transport: telemetry.NewTransport(nil), Timeout: o.Timeout}), rpc.WithBatchResponseSizeLimit(maxReply))
+		rpc.WithHTTPClient(&http.Client{Transport: safehttp.Limit(telemetry.NewTransport(nil), maxReply), Timeout: o.Timeout}))
 	if err != nil {
 		return nil, errors.New("the address of the chain's RPC cannot be used (ANIMA_TREASURY_RPC_URL)")
 	}
 	return &Client{opts: o, host: u.Host, rpc: client, balances: map[common.Address]Balance{}}, nil
 }
 
-// maxReply is the largest answer to one batch, in bytes.
+// maxReply is the largest answer to one request, in bytes. The rpc package reads answers of
+// any length.
 const maxReply = 8 << 20
 
 // Close closes idle connections.
@@ -114,15 +116,17 @@ func (c *Client) call(ctx context.Context, calls ...rpc.BatchElem) error {
 }
 
 // errWhole is in the error of a request that the node has refused as a whole, maybe because
-// it has too many calls.
+// it has too many calls, or whose answer is too long.
 var errWhole = errors.New("the request is refused as a whole")
 
 // refusedWhole reports whether a node has answered a batch with one error: an object instead
-// of a list, or a status of HTTP.
+// of a list, or a status of HTTP. A smaller request may also have an answer that is not too
+// long.
 func refusedWhole(err error) bool {
 	other, _ := errors.AsType[*json.UnmarshalTypeError](err)
 	status, _ := errors.AsType[rpc.HTTPError](err)
-	return other != nil && other.Value == "object" || status.StatusCode == http.StatusBadRequest || status.StatusCode == http.StatusRequestEntityTooLarge
+	long, _ := errors.AsType[*http.MaxBytesError](err)
+	return long != nil || other != nil && other.Value == "object" || status.StatusCode == http.StatusBadRequest || status.StatusCode == http.StatusRequestEntityTooLarge
 }
 
 // Calls in one request, with those for the chain id and the last block two more. Nodes

@@ -55,7 +55,7 @@ func TestBalanceIsNeverAGuess(t *testing.T) {
 	t.Parallel()
 	p := chaintest.Start(t, devchain.Options{Interval: -1})
 	p.Give(t, owner, 42, "one")
-	for _, mode := range []chaintest.Mode{chaintest.Refuses, chaintest.Hangs, chaintest.Lies} {
+	for _, mode := range []chaintest.Mode{chaintest.Refuses, chaintest.Hangs, chaintest.Lies, chaintest.Floods} {
 		p.Set(mode)
 		c := client(t, p, func(*chain.Options) {})
 		ctx := t.Context()
@@ -160,8 +160,8 @@ func TestReadsTransfersAndAuthorizations(t *testing.T) {
 	}
 }
 
-// TestFreeNode asks a node that permits few calls in a request and few blocks in a search:
-// everything is read, in parts.
+// TestFreeNode asks a node that permits few calls in a request and few blocks in a search,
+// or answers a search of many blocks with too many bytes: everything is read, in parts.
 func TestFreeNode(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -180,6 +180,11 @@ func TestFreeNode(t *testing.T) {
 	if ts, err := c.Transfers(ctx, 0, h.Latest.Number, owner); err != nil || len(ts) != 2 || ts[0].Value != 5 || ts[1].Value != 7 {
 		t.Errorf("transfers: got %+v, %v, want 5 and 7", ts, err)
 	}
+	p.Set(chaintest.Long)
+	if ts, err := c.Transfers(ctx, 0, h.Latest.Number, owner); err != nil || len(ts) != 2 || ts[0].Value != 5 || ts[1].Value != 7 {
+		t.Errorf("transfers with long answers: got %+v, %v, want 5 and 7", ts, err)
+	}
+	p.Set(chaintest.Free)
 	of, numbers := make([]common.Address, 3*chaintest.FreeCalls), make([]uint64, 3*chaintest.FreeCalls)
 	for i := range numbers {
 		of[i], numbers[i] = common.Address{1}, uint64(i) //nolint:gosec // small

@@ -198,8 +198,9 @@ func (c *Client) AuthorizationsUsed(ctx context.Context, first, last uint64, of 
 }
 
 // logs returns the logs of an event of the token whose first or second address is among
-// the given ones; nil means any. A range that the node refuses is read in halves: plans of
-// providers permit as few as 10 blocks, and their errors have nothing in common.
+// the given ones; nil means any. A range that the node refuses, or whose answer is too long,
+// is read in halves: plans of providers permit as few as 10 blocks, and their errors have
+// nothing in common.
 func (c *Client) logs(ctx context.Context, first, last uint64, event common.Hash, one, two []common.Address) (all []types.Log, err error) {
 	for most := last - first + 1; first <= last; {
 		end := min(last, first+most-1)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/safehttp"
 	"github.com/anima-run/anima/pkg/telemetry"
 )
 
@@ -65,7 +66,7 @@ func NewRemote(store Store, address config.Secret, protocol Protocol) (*Remote, 
 		return nil, fmt.Errorf("the protocol of the remote signer is %.20q: use %q or %q", protocol, Clef, Web3Signer)
 	}
 	client, err := rpc.DialOptions(context.Background(), u.String(), // dialing HTTP makes no connection
-		rpc.WithHTTPClient(&http.Client{Transport: telemetry.NewTransport(nil), Timeout: signTimeout}), rpc.WithBatchResponseSizeLimit(maxSignReply))
+		rpc.WithHTTPClient(&http.Client{Transport: safehttp.Limit(telemetry.NewTransport(nil), maxSignReply), Timeout: signTimeout}))
 	if err != nil {
 		return nil, errors.New("the address of the remote signer cannot be used")
 	}

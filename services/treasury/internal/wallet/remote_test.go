@@ -1,6 +1,7 @@
 package wallet
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ type remoteSigner struct {
 	extra    []common.Address // further addresses that it lists
 	wrongKey bool             // it signs with another key
 	refuse   string           // error of every signature
+	long     bool             // its signatures come in answers longer than the client reads
 	calls    sync.Map         // method -> true
 }
 
@@ -45,6 +47,9 @@ func (s *remoteSigner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.calls.Store(req.Method, true)
 	result, err := s.answer(req.Method, req.Params)
 	w.Header().Set("Content-Type", "application/json")
+	if s.long && strings.Contains(req.Method, "_sign") {
+		_, _ = w.Write(bytes.Repeat([]byte{' '}, maxSignReply))
+	}
 	answer := map[string]any{"jsonrpc": "2.0", "id": req.ID}
 	if err != nil {
 		answer["error"] = map[string]any{"code": -32000, "message": err.Error()}
@@ -218,6 +223,7 @@ func TestRemoteFails(t *testing.T) {
 		want   api.Code
 	}{
 		"it signs with another key": {func(s *remoteSigner) { s.wrongKey = true }, api.Unavailable},
+		"it answers too much":       {func(s *remoteSigner) { s.long = true }, api.Unavailable},
 		"it refuses":                {func(s *remoteSigner) { s.refuse = "request denied" }, api.Denied},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -33,6 +33,8 @@ const (
 	Behind  Mode = "behind"  // every second request for blocks by number is answered by a node without the last one
 	Grows   Mode = "grows"   // the first call of each request is answered by a node that gets the last block afterwards
 	Free    Mode = "free"    // as public nodes: requests of more than FreeCalls calls and logs of more than FreeBlocks blocks are refused
+	Floods  Mode = "floods"  // answers are true, and longer than a client reads
+	Long    Mode = "long"    // answers with logs of more than FreeBlocks blocks are so long
 	Busy    Mode = "busy"    // estimates are refused for their rate; everything else works
 )
 
@@ -125,7 +127,9 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		p.Chain.ServeHTTP(w, r)
-	case Lags, Limits, Free:
+	case Floods:
+		p.long(w, r)
+	case Lags, Limits, Free, Long:
 		p.logs(w, r, mode)
 	case Busy:
 		p.busy(w, r)
@@ -154,7 +158,7 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 		return
 	}
 	most := hexutil.Uint64(MaxBlocks)
-	if mode == Free {
+	if mode == Free || mode == Long {
 		most = FreeBlocks
 	}
 	altered := false
@@ -170,6 +174,11 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 				ToBlock   hexutil.Uint64 `json:"toBlock"`
 			}
 			if err := json.Unmarshal(m.Params[0], &of); err == nil && mode != Lags && of.ToBlock-of.FromBlock >= most {
+				if mode == Long {
+					r.Body = io.NopCloser(bytes.NewReader(body))
+					p.long(w, r)
+					return
+				}
 				delete(answers[i], "result")
 				answers[i]["error"] = map[string]any{"code": -32602, "message": "too many blocks"}
 				altered = true
@@ -187,6 +196,14 @@ func (p *Proxy) logs(w http.ResponseWriter, r *http.Request, mode Mode) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
+}
+
+// long answers truly after 9 MiB of spaces, which a decoder of JSON skips.
+func (p *Proxy) long(w http.ResponseWriter, r *http.Request) {
+	answer := httptest.NewRecorder()
+	p.Chain.ServeHTTP(answer, r)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(bytes.Repeat([]byte{' '}, 9<<20), answer.Body.Bytes()...))
 }
 
 // busy answers estimates as a node whose limit of the rate is reached in the middle of a
