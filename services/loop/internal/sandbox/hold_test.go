@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // denies reports whether the kernel can sandbox a command, and prints a notice if it
@@ -120,13 +122,23 @@ func TestOtherProcessesAreOutOfReach(t *testing.T) {
 		if !denies(t, k) {
 			return
 		}
-		if k.spaces[0] == 0 && k.caps.LandlockABI < 6 {
-			fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: %s, since Landlock %d does not hold signals\n", t.Name(), k.caps.LandlockABI)
-			return
-		}
 		other := exec.CommandContext(t.Context(), "sleep", "1000")
 		if err := other.Start(); err != nil {
 			t.Fatal(err)
+		}
+		var before, after unix.Rlimit
+		if err := unix.Prlimit(other.Process.Pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+			t.Fatal(err)
+		}
+		sh(t, k, Spec{Command: fmt.Sprintf("prlimit --pid %d --nofile=7:7", other.Process.Pid)}) // not every machine has it
+		if err := unix.Prlimit(other.Process.Pid, unix.RLIMIT_NOFILE, nil, &after); err != nil || after != before {
+			t.Errorf("the other process has the limit %+v, %v, want %+v", after, err, before)
+		}
+		if k.spaces[0] == 0 && k.caps.LandlockABI < 6 {
+			fmt.Fprintf(os.Stderr, "sandbox: NOT TESTED: signals of %s, since Landlock %d does not hold them\n", t.Name(), k.caps.LandlockABI)
+			_ = other.Process.Kill()
+			_ = other.Wait()
+			return
 		}
 		res := sh(t, k, Spec{Command: fmt.Sprintf("kill -9 %d || kill -9 $PPID", other.Process.Pid)})
 		if res.ExitCode == 0 && k.spaces[0] == 0 {

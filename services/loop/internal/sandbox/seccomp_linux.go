@@ -41,8 +41,9 @@ func seccompAvailable() bool {
 
 // seccomp denies, to the calling thread and the programs that it executes and starts,
 // system calls that Landlock and namespaces do not restrict: sockets, of which Landlock
-// restricts only some, and kernel interfaces that no shell command needs. Container
-// runtimes deny those by default, too. no_new_privs must be set.
+// restricts only some, changes of other processes' limits and scheduling, and kernel
+// interfaces that no shell command needs. Container runtimes deny the last by default, too.
+// no_new_privs must be set.
 func seccomp(network bool) error {
 	program := filter(network)
 	prog := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
@@ -106,6 +107,17 @@ func filter(network bool) []unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: mask, Jt: 0, Jf: 1}
 	}
 	onCall(unix.SYS_CLONE, dataArg0, unix.EPERM, none(newSpaces))
+	// These calls change the limits and the scheduling of every process of the same user.
+	// Landlock does not restrict them, and without a PID namespace they reach the service. A
+	// process changes its own with the id 0.
+	own := equal(0, 1, 0)
+	for _, call := range []uint32{unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETAFFINITY, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR} {
+		onCall(call, dataArg0, unix.EPERM, own)
+	}
+	onCall(unix.SYS_SETPRIORITY, dataArg0, unix.EPERM, equal(unix.PRIO_PROCESS, 1, 0))
+	onCall(unix.SYS_SETPRIORITY, dataArg1, unix.EPERM, own)
+	onCall(unix.SYS_IOPRIO_SET, dataArg0, unix.EPERM, equal(ioprioProcess, 1, 0))
+	onCall(unix.SYS_IOPRIO_SET, dataArg1, unix.EPERM, own)
 	if !network {
 		// socketpair(2) remains allowed.
 		return append(f, load(dataCall), equal(unix.SYS_SOCKET, 0, 1), deny(unix.EACCES), answer(unix.SECCOMP_RET_ALLOW))
@@ -128,6 +140,9 @@ func filter(network bool) []unix.SockFilter {
 	onCall(unix.SYS_SENDMMSG, dataArg3, unix.EACCES, none(unix.MSG_FASTOPEN))
 	return append(f, answer(unix.SECCOMP_RET_ALLOW))
 }
+
+// ioprioProcess selects one process in ioprio_set(2).
+const ioprioProcess = 1
 
 // newSpaces are the flags of clone(2) that create namespaces, in which a command would
 // have capabilities that it lacks outside.
