@@ -365,6 +365,29 @@ func TestStoredAnswer(t *testing.T) {
 	})
 }
 
+// TestStrangeContentType stores an answer whose header has bytes that are no UTF-8, which
+// HTTP permits and PostgreSQL does not store in a text.
+func TestStrangeContentType(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		at, payments := seller(t, func(rw http.ResponseWriter, _ int64) {
+			rw.Header().Set("Content-Type", "text/plain; name=\xff"+strings.Repeat("x", 300))
+			_, _ = rw.Write([]byte("thanks"))
+		})
+		p, r := w.payerOf(t, nil), w.request("")
+		r.URL = at
+		for range 2 {
+			got, err := p.Pay(t.Context(), r)
+			if kind := got.Answer.ContentType; err != nil || string(got.Answer.Body) != "thanks" || !strings.HasPrefix(kind, "text/plain; name=?x") || len(kind) > 200 {
+				t.Errorf("got %+v, %v, want the answer with a short type in UTF-8", got, err)
+			}
+		}
+		if n := payments.Load(); n != 1 {
+			t.Errorf("the payment was sent %d times, want 1", n)
+		}
+	})
+}
+
 // TestFailureIsNotTheAnswer pays a seller that has failed before it named its price. If its
 // answer to the payment is lost, that failure is not the answer.
 func TestFailureIsNotTheAnswer(t *testing.T) {

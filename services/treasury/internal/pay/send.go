@@ -29,7 +29,7 @@ type reply struct {
 }
 
 func (a *reply) answer() Answer {
-	return Answer{Status: a.status, ContentType: a.header.Get("Content-Type"), Body: a.body, Cut: a.cut}
+	return Answer{Status: a.status, ContentType: clip(a.header.Get("Content-Type")), Body: a.body, Cut: a.cut}
 }
 
 // do makes the request once, with the payment or without.
