@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -70,14 +72,17 @@ func (c *Client) CreateSandbox(ctx context.Context, key string, s Sandbox) (Sand
 	body := map[string]any{"name": s.Name, "vcpu": s.VCPU, "memory_mb": s.MemoryMB, "disk_gb": s.DiskGB}
 	var a Sandbox
 	err := c.do(ctx, call{method: http.MethodPost, route: "create_sandbox", path: []string{"v1", "sandboxes"}, body: body, key: key}, &a)
-	if err == nil && cmp.Or(a.ID, a.Other) == "" {
-		err = &Failure{Text: "the answer has no id", Unknown: true}
-	}
 	a.ID = cmp.Or(a.ID, a.Other)
+	if err == nil && !idForm.MatchString(a.ID) {
+		err = &Failure{Text: "the answer has no usable id", Unknown: true}
+	}
 	return a, err
 }
 
-// Sandboxes returns all sandboxes of the operator's account.
+// idForm is the form of the ids that are stored and shown to agents.
+var idForm = regexp.MustCompile(`^[!-~]{1,200}$`)
+
+// Sandboxes returns all sandboxes of the operator's account that have a usable id.
 func (c *Client) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	var raw json.RawMessage
 	if err := c.do(ctx, call{method: http.MethodGet, route: "list_sandboxes", path: []string{"v1", "sandboxes"}}, &raw); err != nil {
@@ -90,7 +95,7 @@ func (c *Client) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	for i := range all {
 		all[i].ID = cmp.Or(all[i].ID, all[i].Other)
 	}
-	return all, nil
+	return slices.DeleteFunc(all, func(s Sandbox) bool { return !idForm.MatchString(s.ID) }), nil
 }
 
 // DeleteSandbox gives a sandbox back. One that does not exist is deleted already.
@@ -163,7 +168,7 @@ func (c *Client) RegisterDomain(ctx context.Context, key, domain string, years i
 		method: http.MethodPost, route: "register_domain", path: []string{"v1", "domains", "register"},
 		body: map[string]any{"domain": domain, "years": years}, key: key,
 	}, &a)
-	a.Expires = cmp.Or(a.Expires, a.Expiry)
+	a.Expires = shorten(cmp.Or(a.Expires, a.Expiry))
 	return a, err
 }
 

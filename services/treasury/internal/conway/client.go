@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
@@ -239,8 +240,15 @@ func reason(err error) string {
 	return shorten(err.Error())
 }
 
-// shorten makes a text of the server fit for an error: one line, at most 200 bytes.
+// shorten makes a text of the server fit for an error and a row: one line, at most 200 bytes
+// and an ellipsis.
 func shorten(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, s)
 	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "")
 	if len(s) > 200 {
 		s = strings.ToValidUTF8(s[:200], "") + "…"

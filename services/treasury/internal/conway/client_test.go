@@ -297,6 +297,42 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestUnusableTexts checks that the client returns no text that a database refuses, such as
+// U+0000, or that has more lines or bytes than a row should have.
+func TestUnusableTexts(t *testing.T) {
+	t.Parallel()
+	answers := map[string]string{
+		"POST /v1/sandboxes":        `{"id":"sb\u00001"}`,
+		"GET /v1/sandboxes":         `[{"id":"a\nb"},{"id":"sb_1"},{"sandbox_id":"` + strings.Repeat("x", 201) + `"},{"name":"none"}]`,
+		"POST /v1/domains/register": `{"expires_at":"2027\u0000-11-25\n` + strings.Repeat("x", 300) + `"}`,
+		"GET /v1/credits/balance":   `{"error":"no\u0000credits"}`,
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/credits/balance" {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+		_, _ = w.Write([]byte(answers[r.Method+" "+r.URL.Path]))
+	}))
+	t.Cleanup(srv.Close)
+	d, ctx := newDesk(t, srv.URL), t.Context()
+	_, err := d.CreateSandbox(ctx, "k1", Sandbox{Name: "lab"})
+	if f := failure(t, err); !f.Unknown {
+		t.Errorf("create: got %+v, want an unknown outcome", f)
+	}
+	boxes, err := d.Sandboxes(ctx)
+	if err != nil || len(boxes) != 1 || boxes[0].ID != "sb_1" {
+		t.Errorf("list: got %+v, %v, want sb_1 alone", boxes, err)
+	}
+	bought, err := d.RegisterDomain(ctx, "k2", "lab.com", 1)
+	if err != nil || !strings.HasPrefix(bought.Expires, "2027 -11-25 x") || len(bought.Expires) > 210 {
+		t.Errorf("register: got %+v, %v, want a short line", bought, err)
+	}
+	_, err = d.Balance(ctx)
+	if f := failure(t, err); f.Text != "no credits" {
+		t.Errorf("refused: got %+v, want the text without U+0000", f)
+	}
+}
+
 // FuzzAnswer checks that no answer makes the client panic, and that a balance is never
 // invented.
 func FuzzAnswer(f *testing.F) {
