@@ -234,6 +234,27 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
+// TestUnusableReceipts checks that a receipt without a transaction that can be stored is no
+// outcome: the seller would keep failing to store it, and the payer would have paid.
+func TestUnusableReceipts(t *testing.T) {
+	t.Parallel()
+	for body, ok := range map[string]bool{
+		`{"success":true,"transaction":"0x1","network":"base"}`:                                  true,
+		`{"success":true,"network":"base"}`:                                                      false,
+		`{"success":true,"transaction":"0x\u0000","network":"base"}`:                             false,
+		`{"success":true,"transaction":"0x1\n2","network":"base"}`:                               false,
+		`{"success":true,"transaction":"` + strings.Repeat("x", 201) + `","network":"base"}`:     false,
+		`{"success":false,"errorReason":"insufficient_funds","transaction":"","network":"base"}`: true,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(body)) }))
+		remote := &facilitator.Remote{URL: server.URL, Client: server.Client()}
+		if r, err := remote.Settle(t.Context(), x402.Order{}); ok != (err == nil) || err != nil && api.CodeOf(err) != api.Unavailable {
+			t.Errorf("%.60s: got %+v, %v; want an outcome: %v", body, r, err, ok)
+		}
+		server.Close()
+	}
+}
+
 // TestHTTP pays with the client for remote facilitators.
 func TestHTTP(t *testing.T) {
 	t.Parallel()

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 
@@ -38,7 +40,7 @@ func (r *Remote) Verify(ctx context.Context, o x402.Order) (x402.Verdict, error)
 }
 
 // Settle asks the facilitator to settle a payment. The error means that the outcome is
-// not known.
+// not known, also after a receipt whose transaction cannot be stored.
 func (r *Remote) Settle(ctx context.Context, o x402.Order) (x402.Receipt, error) {
 	data, err := r.post(ctx, "/settle", &o)
 	if err != nil {
@@ -50,9 +52,15 @@ func (r *Remote) Settle(ctx context.Context, o x402.Order) (x402.Receipt, error)
 		return receipt, r.unavailable(err)
 	case !receipt.Success && receipt.Reason == x402.SettleError:
 		return receipt, r.unavailable(fmt.Errorf("it answers %s", receipt.Reason))
+	case receipt.Success && !transactionForm.MatchString(receipt.Transaction):
+		return receipt, r.unavailable(errors.New("its receipt has no usable transaction"))
 	}
 	return receipt, nil
 }
+
+// transactionForm is the form of the transactions that are stored and shown. It is wider than
+// that of a hash, because facilitators may have ids of their own.
+var transactionForm = regexp.MustCompile(`^[!-~]{1,200}$`)
 
 func (r *Remote) post(ctx context.Context, path string, o *x402.Order) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, remoteTime)
