@@ -144,7 +144,8 @@ func newTables() *tables {
 			init.templatedir interactive.difffilter merge.driver mergetool.cmd remote.uploadpack remote.receivepack sequence.editor trailer.cmd
 			trailer.command uploadpack.packobjectshook`),
 		CommandVars: words(`GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_ASKPASS SSH_ASKPASS GIT_SSH EDITOR VISUAL PAGER`),
-		preload:     words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),
+		preload: words(`LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT BASH_ENV ENV PROMPT_COMMAND GIT_SSH_COMMAND GIT_EXTERNAL_DIFF GIT_CONFIG_COUNT GIT_CONFIG_PARAMETERS
+			GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_EXEC_PATH GIT_PROXY_COMMAND GIT_TEMPLATE_DIR NODE_OPTIONS PYTHONSTARTUP PERL5OPT RUBYOPT`),
 		sql: regexp.MustCompile("(?i)\\b(drop\\s+(?:table|view|index|trigger|database|schema)|delete\\s+from|truncate(?:\\s+table)?|alter\\s+table|" +
 			"update(?:\\s+or\\s+\\w+)?|insert(?:\\s+or\\s+\\w+)?\\s+into|replace\\s+into)\\s+(?:if\\s+exists\\s+)?(?:only\\s+)?" +
 			"[\"'`\\[]*(?:\\w+[\"'`\\]]*\\.[\"'`\\[]*)?(\\w+)"),
