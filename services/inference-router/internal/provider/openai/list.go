@@ -205,10 +205,13 @@ func scaled(raw json.RawMessage, units int64) (int64, bool) {
 	if json.Unmarshal(raw, &text) != nil {
 		text = string(raw) // a number, or absent
 	}
-	// Exponents are refused to bound the number: a price is between 0 and 10⁶ USD a
-	// token.
+	// Long texts and exponents are refused before they are computed: a price is between 0 and
+	// 10⁶ USD a token, and an exponent of a few bytes makes a number of a megabyte.
+	if len(text) > 40 || strings.ContainsAny(text, "eEpP/xX_") {
+		return 0, false
+	}
 	price, ok := new(big.Rat).SetString(text)
-	if !ok || len(text) > 40 || strings.ContainsAny(text, "eE/xX_") || price.Sign() < 0 {
+	if !ok || price.Sign() < 0 {
 		return 0, false
 	}
 	price.Mul(price, big.NewRat(units, 1))
