@@ -16,6 +16,10 @@ const (
 	maxBlocks = 256
 )
 
+// maxCount is the largest reported number of tokens that is kept, so that sums of them fit
+// int64. It is implausible.
+const maxCount = 1 << 40
+
 // event is an event of the stream, with the fields of all its types.
 type event struct {
 	Type    string `json:"type"`
@@ -144,7 +148,7 @@ func (a *answer) count(u *usage) {
 		from *int64
 	}{{&a.input, u.Input}, {&a.write, u.CacheWrite}, {&a.read, u.CacheRead}, {&a.output, u.Output}} {
 		if n.from != nil && *n.from >= 0 {
-			*n.to = *n.from
+			*n.to = min(*n.from, maxCount)
 		}
 	}
 	a.thought = max(a.thought, u.Details.Thinking)
