@@ -3,6 +3,7 @@ package registration_test
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -59,4 +60,30 @@ func TestVerify(t *testing.T) {
 	if _, err := registration.Verify([]byte(strings.Replace(request, `{"automaton_id"`, `{"chain_type":"evm", "automaton_id"`, 1))); err != nil {
 		t.Errorf("with the chain named: %v", err)
 	}
+}
+
+// FuzzVerify checks that a refusal is Invalid or Denied, and that an accepted request has
+// what a row can store.
+func FuzzVerify(f *testing.F) {
+	f.Add([]byte(request))
+	f.Add([]byte(strings.Replace(request, `{"automaton_id"`, `{"chain_type":"evm", "automaton_id"`, 1)))
+	f.Add([]byte(strings.Replace(request, `"bio":""`, `"bio":"","name":"\u0000"`, 1)))
+	f.Add([]byte(strings.Replace(request, `"name"`, `"NAME"`, 1)))
+	f.Add([]byte(`{"signature":"0x","payload_hash":null,"":[{}]}`))
+	f.Add([]byte(`null`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, err := registration.Verify(body)
+		if err != nil {
+			if code := api.CodeOf(err); code != api.Invalid && code != api.Denied || r != (registration.Registration{}) {
+				t.Errorf("got %+v, %v, want Invalid or Denied", r, err)
+			}
+			return
+		}
+		if r.ID == "" || r.Name == "" || len(r.ID) > 128 || len(r.Name) > 256 || len(r.Bio) > 2000 || !utf8.ValidString(r.ID+r.Name+r.Bio) || strings.ContainsRune(r.ID+r.Name+r.Bio, 0) {
+			t.Errorf("accepted %+v", r)
+		}
+		if r.Address != "0xf39fd6e51aad88f6f4ce6ab8827279cfffb92266" || len(r.Creator) != 42 || r.Creator != strings.ToLower(r.Creator) || len(r.Genesis) != 0 && len(r.Genesis) != 66 {
+			t.Errorf("accepted %+v, which the key of the vectors has not signed", r)
+		}
+	})
 }
