@@ -96,6 +96,10 @@ func (a *app) dialing() (d bus.DialOptions, named bool, err error) {
 		if err != nil {
 			return d, false, err
 		}
+		if ep.NATS == "" { // the library would connect to its default address, and send the token there
+			return d, false, failure(api.Conflict, "the anima of the data folder has no port for NATS, so commands cannot reach it",
+				"start it with an address in ANIMA_NATS_LISTEN (--listen), or without the variable")
+		}
 		to = savedContext{URL: ep.NATS, Token: ep.Token}
 	}
 	if to.Creds != "" {

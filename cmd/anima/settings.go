@@ -13,7 +13,7 @@ import (
 
 // upConfig holds the settings that anima up has besides those of the services.
 type upConfig struct {
-	NATSListen string `env:"nats_listen" help:"listen address of the embedded NATS, for the command line and other programs; port 0 selects a free port"`
+	NATSListen string `env:"nats_listen" help:"listen address of the embedded NATS, for the command line and other programs; port 0 selects a free port; empty opens none, and then the command line cannot reach it"`
 	JaegerURL  string `env:"jaeger_url" help:"URL of a Jaeger: anima up exports traces to the default OTLP port of its host, unless OTEL_EXPORTER_OTLP_ENDPOINT is set, and anima turn show prints links to it"`
 }
 

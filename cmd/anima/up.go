@@ -252,6 +252,10 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 	if v.Ops != "" {
 		health, metrics = v.Ops+"/readyz", v.Ops+"/metrics"
 	}
+	nats := "none (ANIMA_NATS_LISTEN is empty: the other commands cannot reach it)"
+	if v.NATS != "" {
+		nats = v.NATS + " (same token)"
+	}
 	at := ""
 	if a.cli.Data != "" { // the commands of the banner need it, too
 		at = " --data " + shellQuote(a.cli.Data)
@@ -269,7 +273,7 @@ func (a *app) banner(ctx context.Context, s *suite, addrs host.Addrs, agent stri
 	}
 	return a.print(v, func(w io.Writer) {
 		fmt.Fprintf(w, "anima %s is up\n\n", v.Version)
-		fields(w, "  http", cmp.Or(v.HTTP, "none"), "  token", v.Token, "  health", health, "  metrics", metrics, "  nats", v.NATS+" (same token)",
+		fields(w, "  http", cmp.Or(v.HTTP, "none"), "  token", v.Token, "  health", health, "  metrics", metrics, "  nats", nats,
 			"  data", v.Data, "  database", v.Database, "  writes", v.Writes, "  model", v.Model, "  chain", chain, "  traces", traces)
 		fmt.Fprint(w, a.named("\n  anima agent list"), at, "\tlist the agents\n", a.named("  anima chat "+agent), at, "\ttalk with it\n",
 			a.named("  anima demo\trun one complete example\n"))

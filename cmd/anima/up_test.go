@@ -158,6 +158,20 @@ func TestUpOptions(t *testing.T) {
 	}
 }
 
+// TestWithoutNATSPort checks that a command does not connect anywhere if anima up has no
+// port for NATS: the default address of the client may be that of another program, which
+// would receive the token.
+func TestWithoutNATSPort(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.env["ANIMA_NATS_LISTEN"] = ""
+	m.up()
+	m.fails(exitConflict, "", []string{"agent", "list"}, "no port for NATS", "ANIMA_NATS_LISTEN")
+	if r := m.run("", "doctor"); r.code != exitFailed || !strings.Contains(r.out, "no port for NATS") || strings.Contains(r.out, "none is running") {
+		t.Errorf("doctor: %+v, want the cause", r)
+	}
+}
+
 // TestBanner checks the text form of the banner, as on a terminal.
 func TestBanner(t *testing.T) {
 	t.Parallel()
