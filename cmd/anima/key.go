@@ -36,6 +36,9 @@ func (c keyCreateCmd) Run(ctx context.Context, a *app) error {
 	if c.Expires < 0 {
 		return failure(api.Invalid, "the key would have expired already", "use a positive duration, as in 720h")
 	}
+	if len(c.Scopes) == 0 { // social would give a key without scopes all of them
+		return failure(api.Invalid, "--scopes is empty", "name read, spend or both; without the flag the key has both")
+	}
 	key := api.NewKey()
 	req := api.CreateKey{Hash: api.HashKey(key), Hint: api.KeyHint(key), Name: c.Name}
 	if api.IsAddress(c.Owner) {

@@ -62,6 +62,7 @@ func TestKeys(t *testing.T) {
 	}
 	u.fails(exitNotFound, "", []string{"key", "create", "nobody"}, "nobody")
 	u.fails(exitUsage, "", []string{"key", "create", "lucky", "--scopes", "keys"}, "scope")
+	u.fails(exitUsage, "", []string{"key", "create", "lucky", "--scopes", ""}, "--scopes is empty")
 	u.fails(exitNotFound, "", []string{"key", "revoke", "unknown"}, "anima key list")
 	if out := u.cli("key", "revoke", made.ID); !strings.Contains(out, "five seconds") {
 		t.Errorf("revoke says %s", out)
