@@ -81,6 +81,7 @@ func TestFundFromTheFaucet(t *testing.T) {
 	}
 	refused(t, w.Bus, api.FundUSDC{ID: "two", Agent: "nobody", Amount: 1}, api.NotFound, "")
 	refused(t, w.Bus, api.FundUSDC{ID: "", Agent: "lucky", Amount: 1}, api.Invalid, "")
+	refused(t, w.Bus, api.FundUSDC{ID: "two", Agent: "", Amount: 1}, api.Invalid, "")
 	refused(t, w.Bus, api.FundUSDC{ID: "three", Agent: "lucky", Amount: 20_000 * api.Dollar}, api.Invalid, "")
 	c := ask[api.ChainState](t, w.Bus, api.GetChain{})
 	if c.Network != "dev" || !c.OK || c.Block == 0 || c.Frozen != 0 {

@@ -97,8 +97,8 @@ func (h *handlers) fundUSDC(ctx context.Context, m api.FundUSDC) (api.FundedUSDC
 			Code: api.Denied, Message: "only the dev chain has a faucet", Next: "send USDC to the agent's address: anima wallet show " + m.Agent,
 		}
 	}
-	if m.ID == "" || len(m.ID) > 200 || m.Amount <= 0 {
-		return api.FundedUSDC{}, &api.Error{Code: api.Invalid, Message: "the id or the amount is not valid", Next: "give an id of 1 to 200 bytes and an amount above 0"}
+	if m.Agent == "" || m.ID == "" || len(m.ID) > 200 || m.Amount <= 0 { // without a name the keeper has a wallet, too: that of its probe
+		return api.FundedUSDC{}, &api.Error{Code: api.Invalid, Message: "the agent, the id or the amount is not valid", Next: "name an agent, an id of 1 to 200 bytes and an amount above 0"}
 	}
 	address, err := h.wallets.Address(ctx, m.Agent)
 	if err != nil {

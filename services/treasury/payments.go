@@ -33,7 +33,16 @@ func noChain() error {
 	}
 }
 
+// pay makes a payment for the operator. The account is looked up first: without it the
+// request would be made for an agent that does not exist, as long as its seller wants no
+// money.
 func (h *handlers) pay(ctx context.Context, m api.Pay) (api.Payment, error) {
+	if h.payer == nil {
+		return api.Payment{}, noChain()
+	}
+	if _, err := h.ledger.Balance(ctx, m.Agent); err != nil {
+		return api.Payment{}, err
+	}
 	p, err := h.fetch(ctx, pay.Request{
 		ID: m.ID, Agent: m.Agent, Session: m.Session, Turn: m.Turn, By: m.By, Method: m.Method, URL: m.URL, Header: m.Headers, Body: m.Body, Max: m.Max,
 		Parent: bus.TraceParent(ctx),

@@ -52,6 +52,7 @@ func TestTriggeredTopUps(t *testing.T) {
 		t.Errorf("report: got %+v, want deposits of 13 dollars and nothing spent", e)
 	}
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "nobody", Cause: "test"}, api.NotFound, "")
+	refused(t, w.Bus, api.TopUp{ID: "three", Agent: "nobody", USD: 5}, api.NotFound, "")
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "lucky"}, api.Invalid, "")
 	refused(t, w.Bus, api.TriggerTopUp{Agent: "lucky", Cause: "test", Missing: -1}, api.Invalid, "")
 	alone := start(t, apptest.Options{Env: development})

@@ -116,6 +116,7 @@ func TestSellsCredits(t *testing.T) {
 	// The agent has no USDC in the ledger, so nothing is signed for it.
 	_ = ask[api.Payments](t, w.Bus, api.ListPayments{})
 	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "lucky", URL: "http://127.0.0.1:1/"}, api.Invalid, "")
+	refused(t, w.Bus, api.Pay{ID: "p1", Agent: "nobody", URL: "http://127.0.0.1:1/"}, api.NotFound, "")
 }
 
 // TestRequestSpans checks that requests to a seller and to the RPC have spans in the trace of

@@ -82,9 +82,9 @@ type Actor struct{ Options }
 
 // Buy buys credits, or continues the purchase with the id of p. If the process dies, the
 // purchase is stored and [Actor.Round] continues it; the payment has its id, so it is made
-// once. Errors: Invalid, Conflict (another purchase is open), Denied (not enough USDC, or
-// the last purchases had no effect), Unavailable (a balance is not known, the cooldown, or
-// no clear answer).
+// once. Errors: Invalid, NotFound (the agent has no account), Conflict (another purchase
+// is open), Denied (not enough USDC, or the last purchases had no effect), Unavailable (a
+// balance is not known, the cooldown, or no clear answer).
 func (a *Actor) Buy(ctx context.Context, p Purchase) (Purchase, error) {
 	p, _, err := a.buy(ctx, p)
 	return p, err
@@ -98,7 +98,7 @@ func (a *Actor) buy(ctx context.Context, p Purchase) (_, last Purchase, _ error)
 	}
 	usdc, err := a.USDC(ctx, p.Agent)
 	switch {
-	case api.CodeOf(err) == api.Denied:
+	case api.CodeOf(err) == api.Denied, api.CodeOf(err) == api.NotFound:
 		return p, last, err
 	case err != nil:
 		return p, last, unknown("USDC", err)
