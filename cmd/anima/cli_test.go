@@ -650,6 +650,11 @@ func wantExport(t *testing.T, m *machine, want []api.Posted) {
 	if err != nil || len(rows) != lines+1 || rows[1][4] != want[0].Agent || rows[1][7] != strconv.FormatInt(int64(want[0].Postings[0].Amount), 10) || rows[len(rows)-1][12] != want[len(want)-1].Hash {
 		t.Errorf("export as CSV: got %q, %v, want a header and %d lines of %d transactions", rows, err, lines, len(want))
 	}
+	m.fails(exitNotFound, "", []string{"ledger", "export", "--agent", "nva", "-f", file}, "nva")
+	if kept := readFile(t, file); kept != string(data) {
+		t.Errorf("an export of an agent that does not exist has replaced the file: %q", kept)
+	}
+	m.fails(exitUsage, "", []string{"ledger", "export", "-f", filepath.Join(t.TempDir(), "none", "ledger.csv")}, "no such file or directory", "that you may write")
 	var all []api.LedgerEntry
 	if err := json.Unmarshal([]byte(m.cli("ledger", "export", "--format", "json", "--agent", "Nova", "--since", "2000-01-01")), &all); err != nil || len(all) != 1 || all[0].Lines[1].Balance != api.Dollar {
 		t.Errorf("export of nova as JSON: got %+v, %v, want its deposit with the balance after it", all, err)

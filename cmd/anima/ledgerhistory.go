@@ -84,13 +84,18 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 	if c.Format == "" && c.File == "" && a.json() {
 		c.Format = outputJSON
 	}
+	if req.Agent != "" { // a misspelt name must not look like an agent without transactions, nor replace a file
+		if _, err := ask[api.Balance](ctx, a, api.GetBalance{Agent: req.Agent}); err != nil {
+			return err
+		}
+	}
 	if c.File == "" {
 		_, err := c.write(ctx, a, req, a.Out, func(int) {})
 		return err
 	}
 	f, err := os.CreateTemp(filepath.Dir(c.File), "."+filepath.Base(c.File)+"-*")
 	if err != nil {
-		return fmt.Errorf("export: %w", err)
+		return failure(api.Invalid, "the export cannot be written: "+err.Error(), "name a file in a folder that you may write")
 	}
 	defer func() { _ = os.Remove(f.Name()) }() // it has another name after the export
 	p := newProgress(a)
@@ -100,7 +105,7 @@ func (c ledgerExportCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	if err := os.Rename(f.Name(), c.File); err != nil {
-		return fmt.Errorf("export: %w", err)
+		return failure(api.Invalid, "the export cannot be written: "+err.Error(), "name a file in a folder that you may write")
 	}
 	return a.print(ledgerExported{n, c.File}, func(w io.Writer) { fmt.Fprintf(w, "%d transactions in %s\n", n, c.File) })
 }
