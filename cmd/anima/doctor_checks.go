@@ -23,7 +23,7 @@ import (
 // folder checks the disk of a data folder and the modes of the secret files in it.
 func (d *doctor) folder(dir string, cfg host.Config) {
 	d.disk(dir, cfg.DiskReserve)
-	if err := disk.Write(dir, 64<<10); err != nil {
+	if err := disk.Write(dir, needed); err != nil {
 		d.fault("disk", "free space, or let this user write there", "the data folder cannot be written: %v", err)
 	} else {
 		d.ok("disk", "the data folder can be written")

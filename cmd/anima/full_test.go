@@ -1,8 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -49,4 +51,38 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("the run that was under way is %+v", got)
 		}
 	})
+}
+
+// TestStartOnAFullDisk checks that the error of a start on a full disk names the disk, and
+// that the same folder is used when there is space again.
+func TestStartOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
+		m := newMachine(t)
+		m.env["HOME"] = dir
+		m.up().stop()
+		free := disktest.Fill(t, dir)
+		m.fails(exitUnavailable, "", []string{"up"}, "the disk of the data folder is full", "free space on it")
+		free()
+		m.up()
+	})
+}
+
+// fullFile is a writer to which nothing can be written.
+type fullFile struct{}
+
+func (fullFile) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// TestOutputIsLost checks that a command whose output cannot be written fails.
+func TestOutputIsLost(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	m.cli("session", "send", "lucky", "hello")
+	for _, args := range [][]string{{"session", "events", "lucky-main"}, {"session", "transcript", "lucky-main"}} {
+		var errs bytes.Buffer
+		if code := run(t.Context(), args, m.app(nil, fullFile{}, &errs)); code != exitFailed || !strings.Contains(errs.String(), "no space left") {
+			t.Errorf("%s: exit %d, %q, want exit %d and the cause", args, code, &errs, exitFailed)
+		}
+	}
 }

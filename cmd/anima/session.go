@@ -63,11 +63,13 @@ func (c sessionTranscriptCmd) Run(ctx context.Context, a *app) error {
 		if a.json() {
 			return writeLine(a.Out, l)
 		}
-		fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
+		_, err := fmt.Fprintf(a.Out, "[%s] %s: %s\n", l.Timestamp, l.Role, plain(l.Content))
 		for _, call := range l.ToolCalls {
-			fmt.Fprintf(a.Out, "    → %s %s\n", plain(call.Name), plain(call.Arguments))
+			if err == nil {
+				_, err = fmt.Fprintf(a.Out, "    → %s %s\n", plain(call.Name), plain(call.Arguments))
+			}
 		}
-		return nil
+		return err
 	})
 }
 
@@ -94,7 +96,7 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 		if a.json() {
 			err = e.writeJSON(a.Out)
 		} else {
-			fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
+			_, err = fmt.Fprintf(a.Out, "%d %s %s %s\n", e.seq, m.At.UTC().Format(time.RFC3339Nano), e.name, line(string(e.data), 160))
 		}
 		if err == nil && !m.More {
 			after = m.Sequence

@@ -18,6 +18,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/config"
+	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/pkg/telemetry"
@@ -69,6 +70,9 @@ func (a *app) open(ctx context.Context, dir string, lookup config.Lookup, listen
 		return nil, err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, notWritable(err)
+	}
+	if err := disk.Write(dir, needed); err != nil { // the errors of the stores would not name the cause
 		return nil, notWritable(err)
 	}
 	if !s.tokenSet {
@@ -200,7 +204,15 @@ func installation(dir string) (string, error) {
 	return id, nil
 }
 
+// needed is the number of bytes that must be free in the data folder at the start.
+const needed = 64 << 10
+
 func notWritable(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		e := failure(api.Unavailable, "the disk of the data folder is full: "+err.Error(), "free space on it, or name a folder on another disk with --data, or in ANIMA_DATA")
+		e.Reason = api.ReasonNoSpace
+		return e
+	}
 	return failure(api.Invalid, "the data folder cannot be used: "+err.Error(), "name a folder that you may write with --data, or in ANIMA_DATA")
 }
 
