@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/term"
 
@@ -67,6 +68,11 @@ func (c *chat) lines(ctx context.Context) error {
 	for in.Scan() && ctx.Err() == nil {
 		text := strings.TrimSpace(in.Text())
 		if text == "" {
+			continue
+		}
+		if !utf8.ValidString(text) { // encoding as JSON would replace the invalid bytes
+			c.failed = notUTF8()
+			c.a.printError(c.failed)
 			continue
 		}
 		if !c.a.json() {

@@ -98,10 +98,12 @@ func (a *app) message(words []string) (string, error) {
 		text = string(data)
 	}
 	if !utf8.ValidString(text) { // encoding as JSON would replace the invalid bytes
-		return "", failure(api.Invalid, "the message is not UTF-8", "encode it as UTF-8")
+		return "", notUTF8()
 	}
 	return text, nil
 }
+
+func notUTF8() error { return failure(api.Invalid, "the message is not UTF-8", "encode it as UTF-8") }
 
 // readPrivate reads a file with credentials; nil means that there is none. exposed means
 // that other users can read the file; then it is not read.

@@ -265,6 +265,10 @@ func TestChatPiped(t *testing.T) {
 	if r.code != exitUsage || !strings.Contains(r.err, "there is no command /nope") || !strings.Contains(r.out, "I read: hello") {
 		t.Errorf("exit %d\n%s%s", r.code, r.out, r.err)
 	}
+	r = m.run("caf\xe9\nhello\n", "chat", "lucky")
+	if r.code != exitUsage || !strings.Contains(r.err, "not UTF-8") || strings.Contains(r.out, "caf") || !strings.Contains(r.out, "> hello") {
+		t.Errorf("a line that is not UTF-8: %+v, want it refused and the next one sent", r)
+	}
 	m.fails(exitNotFound, "hello\n", []string{"chat", "ghost"}, "no such agent")
 	m.fails(exitNotFound, "hello\n", []string{"chat", "lucky", "--session", "ghost"}, "no such session")
 }
