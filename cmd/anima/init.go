@@ -49,6 +49,8 @@ type initView struct {
 	Model       *modelView   `json:"model,omitempty"`   // the provider that was stored; nil: none was requested
 	Balance     *api.Balance `json:"balance,omitempty"` // of the agent, if init created and funded it
 	Next        []string     `json:"next"`              // commands
+
+	Stored string `json:"-"` // URL of the provider that the data folder has at the start; "": none
 }
 
 // setup is one execution of init.
@@ -66,6 +68,9 @@ func (c initCmd) Run(ctx context.Context, a *app) (err error) {
 	s := &setup{initCmd: c, app: a, view: initView{File: c.File, Environment: detect(a.Lookup), Providers: providers(a.Lookup)}}
 	if s.old, err = c.existing(); err != nil {
 		return err
+	}
+	if p, err := a.storedHere(); err == nil { // an error is that of the step that uses the file
+		s.view.Stored = p.URL
 	}
 	missing, faults, err := s.flags()
 	if err != nil {
@@ -235,13 +240,19 @@ func (v initView) text(a *app, w io.Writer) {
 // printEnvironment prints the detected environment and providers.
 func (v initView) printEnvironment(w io.Writer) {
 	fmt.Fprintf(w, "environment: %s, because %s\n", v.Environment.Kind, v.Environment.Because)
-	stored := v.Model != nil && v.Model.File != ""
-	if stored {
+	stored := v.Stored != ""
+	switch {
+	case v.Model != nil && v.Model.File != "":
 		key := "without a key"
 		if v.Model.Key {
 			key = "with its key"
 		}
 		fmt.Fprintf(w, "model service: %s, stored %s in %s\n", plain(v.Model.URL), key, v.Model.File)
+		stored = true
+	case v.Model != nil:
+		stored = false
+	case stored:
+		fmt.Fprintf(w, "model service: %s, stored before\n", plain(v.Stored))
 	}
 	switch {
 	case len(v.Providers) > 0:

@@ -133,7 +133,9 @@ func (c initCmd) flagProvider(ctx context.Context, a *app) (*provider, error) {
 		if err != nil {
 			return nil, err
 		}
-		p.Key = strings.TrimSpace(key)
+		if p.Key = strings.TrimSpace(key); p.Key == "" { // storing none would remove the stored one
+			return nil, failure(api.Invalid, c.ModelKeyFile+" is empty", "name a file that holds the key, or leave the flag out for a service without one")
+		}
 	}
 	if c.ModelCheck {
 		p.models, err = p.probe(ctx)

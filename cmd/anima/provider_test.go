@@ -94,6 +94,9 @@ func TestInitStoresTheModel(t *testing.T) {
 	m.fails(exitUsage, "", append(args, base+"/v2", "--model-key-file", key), "404", "/v1")
 	m.fails(exitDenied, "", append(args, base+"/v1"), "401", "requires one")
 	m.fails(exitUsage, "", append(args[:len(args)-1:len(args)-1], "--model-key-file", key), "requires --model-url")
+	empty := filepath.Join(dir, "empty")
+	write(t, empty, "\n")
+	m.fails(exitUsage, "", append(args, base+"/v1", "--model-key-file", empty, "--no-model-check"), empty+" is empty")
 	for _, amount := range []string{"0", "five", "-1"} {
 		m.fails(exitUsage, "", append(args, base+"/v1", "--model-key-file", key, "--fund="+amount), "amount")
 	}
@@ -112,6 +115,10 @@ func TestInitStoresTheModel(t *testing.T) {
 	}
 	if out := m.cli(append(args, base+"/v1", "--model-key-file", key)...); !strings.Contains(out, "model service: "+base+"/v1, stored with its key") || strings.Contains(out, aKey) {
 		t.Errorf("init says\n%s", out)
+	}
+	second := filepath.Join(dir, "SECOND.md")
+	if out := m.cli("init", second, "--name", "Second", "--genesis", "Be."); !strings.Contains(out, "model service: "+base+"/v1") || strings.Contains(out, "the simulated model is used") {
+		t.Errorf("init of another agent says\n%s\nwant the stored service", out)
 	}
 	u := m.up()
 	if !strings.Contains(u.Model, "openai") || strings.Contains(u.log(), aKey) {
