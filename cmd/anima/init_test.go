@@ -418,8 +418,11 @@ func TestUpWithAnAgent(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	file := filepath.Join(t.TempDir(), "AGENT.md")
-	m.cli("init", file, "--name", "Nova", "--genesis", "Be useful.")
+	m.cli("init", file, "--name", "Nova", "--genesis", "Be useful.", "--tools", "read_file,git_clone")
 	u := m.up("--agent", file)
+	if !strings.Contains(u.log(), "tool git_clone cannot be used") {
+		t.Errorf("up does not warn of a tool that the agent cannot use:\n%s", u.log())
+	}
 	if g := asked[agentView](m, "agent", "get", "nova"); g.Balance == nil || g.Balance.Available != 5*api.Dollar || g.Version != 1 {
 		t.Errorf("the agent is %+v", g)
 	}
@@ -428,6 +431,9 @@ func TestUpWithAnAgent(t *testing.T) {
 	}
 	if v := asked[initView](m, "init", file+"2", "--name", "Ada", "--genesis", "Be."); v.Next[0] != "anima agent apply "+file+"2" {
 		t.Errorf("beside a running anima it says %q", v.Next)
+	}
+	if r := m.run("", "init", file+"3", "--name", "Eve", "--genesis", "Be.", "--tools", "git_clone", "--fund", "1"); r.code != exitOK || !strings.Contains(r.err, "tool git_clone cannot be used") {
+		t.Errorf("init --fund: %+v, want a warning of the tool", r)
 	}
 	u.stop()
 	m.cli("init", file, "--name", "Nova", "--genesis", "Be kind.", "--force")

@@ -228,9 +228,11 @@ func (s *setup) createAgent(ctx context.Context, src []byte) error {
 	if err != nil {
 		return err
 	}
-	if _, err := ask[api.Agent](ctx, s.app, api.ApplyAgent{Source: string(src)}); err != nil {
+	made, err := ask[api.Agent](ctx, s.app, api.ApplyAgent{Source: string(src)})
+	if err != nil {
 		return fmt.Errorf("%s is written, but the agent was not created: %w", s.File, err)
 	}
+	s.app.warn(made.Warnings)
 	id := s.view.Agent
 	money := api.Deposit{ID: "init-money-" + id + "-" + amount.String(), Agent: id, Amount: amount, Source: "faucet", Memo: "anima init"}
 	if _, err := ask[api.Posted](ctx, s.app, money); err != nil {

@@ -180,7 +180,10 @@ func (s *suite) firstAgent(ctx context.Context, b agentFile, named bool) (string
 			return "", err
 		}
 	}
-	_, err = bus.Call[api.Agent](ctx, s.bus, api.ApplyAgent{Source: b.source})
+	g, err := bus.Call[api.Agent](ctx, s.bus, api.ApplyAgent{Source: b.source})
+	for _, warning := range g.Warnings {
+		s.log.Warn("the agent cannot use all tools of its AGENT.md", "agent", b.id, "why", warning)
+	}
 	return b.id, err
 }
 
