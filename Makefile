@@ -14,6 +14,10 @@ PG      := go run ./pkg/sqldb/sqldbtest/pgcluster --
 # Instrumented, SQLite takes about half of the tests' processor time.
 UNRACED := -gcflags='modernc.org/...=-race=false'
 SERVICE ?= loop
+# Programs, tests and checks are compiled with the settings of the images, so that a package
+# is compiled once for all of them. Only the race detector needs cgo, and its own packages.
+export CGO_ENABLED ?= 0
+export GOFLAGS := -trimpath -tags=$(TAGS) $(GOFLAGS)
 
 .PHONY: help run demo test race race-ci e2e pg fuzz crash crash-ci crash-long takeovers budget overspend memory histories operations spenders chaos soak day rpc-down sustained replay mutate trace-faults interop interop-ollama bench bench-gateway bench-pair pgo cover lint fmt gen tidy verify image images image-check k8s k8s-dryrun ci build postgres jaeger cluster-up cluster-load cluster-down drill tools
 help: ## Print this list
@@ -21,7 +25,7 @@ help: ## Print this list
 
 build: ## Build .bin/anima
 	@echo "building $(BIN)/anima; the first build compiles everything and takes minutes, the next ones seconds"
-	@mkdir -p $(BIN) && CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
+	@mkdir -p $(BIN) && go build -ldflags '$(LDFLAGS)' -o $(BIN)/anima ./cmd/anima
 
 run: build ## Start all services in one process and print the URLs
 	@$(BIN)/anima up
@@ -33,15 +37,15 @@ test: postgres ## Run all tests, on SQLite and PostgreSQL
 	$(PG) go test work
 
 race: postgres ## Run all tests with the race detector
-	$(PG) go test -race $(UNRACED) -timeout 40m work
+	CGO_ENABLED=1 $(PG) go test -race $(UNRACED) -timeout 40m work
 
 # Each test of the command line starts all services, which takes four times the processor
 # time with the race detector. The services have it in e2e, in one process and in many, so
 # of these tests those have it in which the command line itself is concurrent.
 RACED := ^Test(Chat|Clock|End|Send|Session|Up|Viewer)
 race-ci: postgres # the tests as CI runs them
-	$(PG) go test -race $(UNRACED) -timeout 40m $$(go list work | grep -v '/cmd/anima$$')
-	go test -race $(UNRACED) -timeout 20m -run '$(RACED)' ./cmd/anima
+	CGO_ENABLED=1 $(PG) go test -race $(UNRACED) -timeout 40m $$(go list work | grep -v '/cmd/anima$$')
+	CGO_ENABLED=1 go test -race $(UNRACED) -timeout 20m -run '$(RACED)' ./cmd/anima
 	go test -timeout 20m -skip '$(RACED)' ./cmd/anima
 
 e2e: postgres ## Run the end-to-end tests, in one process and in many
@@ -121,18 +125,18 @@ trace-faults: ## Stop services and NATS during 1,000 turns and check every trace
 	@tools/trace/faults.sh $(or $(TURNS),1000)
 
 interop: postgres ## Test the HTTP surfaces with the official clients for Go and Node, and x402 with the official packages (needs node and npm)
-	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^(TestSurfaces|TestNodeClients)$$' ./services/inference-router | grep -v level=
-	set -o pipefail; go test -tags interop -count=1 -timeout 10m -v -run '^TestX402Interop$$' ./services/treasury | grep -v level=
+	set -o pipefail; go test -tags $(TAGS),interop -count=1 -timeout 10m -v -run '^(TestSurfaces|TestNodeClients)$$' ./services/inference-router | grep -v level=
+	set -o pipefail; go test -tags $(TAGS),interop -count=1 -timeout 10m -v -run '^TestX402Interop$$' ./services/treasury | grep -v level=
 
 interop-ollama: ## Test with a real Ollama and a generated tiny model (OLLAMA=/path/to/ollama)
 	@test -n "$(OLLAMA)" -a -x "$(OLLAMA)" || { echo 'OLLAMA is not set: make interop-ollama OLLAMA=/path/to/ollama' >&2; exit 1; }
-	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
+	set -o pipefail; ANIMA_OLLAMA=$(abspath $(OLLAMA)) go test -tags $(TAGS),interop -count=1 -timeout 10m -v -run '^TestOllama$$' ./e2e | grep -v level=
 
 bench: postgres ## Print the figures of docs/bench.md
 	@tools/bench.sh
 
 bench-gateway: ## Print the processor time of a model call over HTTP beside proxies that only forward (ROUNDS=8)
-	set -o pipefail; GOFLAGS=-pgo=$(CURDIR)/deploy/turn.pgo ANIMA_GATEWAY_ROUNDS=$(or $(ROUNDS),8) go test -count=1 -timeout 20m -v -run '^TestGatewayCost$$' ./e2e | grep -v level=
+	set -o pipefail; GOFLAGS='$(GOFLAGS) -pgo=$(CURDIR)/deploy/turn.pgo' ANIMA_GATEWAY_ROUNDS=$(or $(ROUNDS),8) go test -count=1 -timeout 20m -v -run '^TestGatewayCost$$' ./e2e | grep -v level=
 
 bench-pair: ## Compare the cost of a turn at another commit and now, in alternating rounds (BASE=commit, ROUNDS=3)
 	@test -n "$(BASE)" || { echo 'BASE is not set: make bench-pair BASE=v0.1.0' >&2; exit 1; }
@@ -162,7 +166,7 @@ tidy: ## Tidy every go.mod
 verify: ## Check each module without the workspace: it builds, is tidy, and has the same versions
 	@for m in $(MODULES); do echo "verify $${m#$(CURDIR)/}"; \
 	  (cd $$m && GOWORK=off go mod tidy -diff && GOWORK=off go vet ./...) || exit 1; done
-	@for m in e2e services/inference-router services/treasury; do (cd $$m && GOWORK=off go vet -tags interop ./...) || exit 1; done
+	@for m in e2e services/inference-router services/treasury; do (cd $$m && GOWORK=off go vet -tags $(TAGS),interop ./...) || exit 1; done
 	@cp go.work.sum .go.work.sum.before; go work sync; cmp -s go.work.sum .go.work.sum.before; same=$$?; rm .go.work.sum.before; \
 	  [ $$same = 0 ] && git diff --exit-code -- '*go.mod' '*go.sum' go.work || { echo "the go.mod, go.sum or go.work files are out of date: run make tidy"; exit 1; }
 
@@ -215,8 +219,9 @@ k8s: ## Render and check the Kubernetes manifests
 k8s-dryrun: ## Apply the manifests to a real API server, unless they have passed unchanged (needs root; the first run builds it)
 	@tools/k8s.sh dryrun -changed
 
+# Each commit fuzzes another third of the packages. The tests use all stored inputs.
 ci: verify lint race-ci crash-ci budget tools k8s k8s-dryrun image-check ## Run the checks of CI
-	@tools/fuzz.sh 2s
+	@tools/fuzz.sh 2s $$(git rev-list --count HEAD)/3
 
 postgres: # installs PostgreSQL's server binaries from Debian if there are none
 	@tools/postgres.sh

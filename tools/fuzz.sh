@@ -2,8 +2,10 @@
 # Runs every fuzz target of the workspace for the given time (default 10s). One package is
 # fuzzed per processor, its targets one after the other. The test program of a package is
 # built once, for all its targets.
+#   tools/fuzz.sh [TIME [N/PARTS]]      PARTS parts of the packages, of which N, from 0, is used
 set -euo pipefail
 export time=${1:-10s}
+part=${2:-0/1}
 export root=$PWD
 export cache; cache=$(go env GOCACHE)/fuzz # that of go test -fuzz
 work=$(mktemp -d)
@@ -32,7 +34,7 @@ package() {
   set -euo pipefail
   cd "$1"
   local targets program=$work/${2//\//-} target try
-  targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' ./*_test.go 2>/dev/null | sed 's/^func //' | sort -u) || return 0
+  targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]+' ./*_test.go | sed 's/^func //' | sort -u)
   go test -c -fuzz . -o "$program" .
   for target in $targets; do
     echo "fuzz ${1#"$root"/} $target"
@@ -46,5 +48,11 @@ package() {
 }
 
 export -f once ended package
+# fuzzed prints the folders and paths of the packages of the part that have fuzz targets.
+fuzzed() {
+  go list -f '{{.Dir}} {{.ImportPath}}' work | while read -r dir path; do
+    if grep -qsE '^func Fuzz' "$dir"/*_test.go; then echo "$dir $path"; fi
+  done | awk -v n="${part%/*}" -v parts="${part#*/}" 'NR % parts == n % parts'
+}
 # shellcheck disable=SC2016 # the inner shell expands the arguments
-go list -f '{{.Dir}} {{.ImportPath}}' work | xargs -P "$(nproc)" -n 2 bash -c 'package "$0" "$1"'
+fuzzed | xargs -P "$(nproc)" -n 2 bash -c 'package "$0" "$1"'
