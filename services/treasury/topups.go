@@ -108,10 +108,23 @@ func (t *topups) purchase(ctx context.Context, id, agent string, usd int64) erro
 	p, err := t.fetch(ctx, pay.Request{
 		ID: "topup/" + id, Agent: agent, URL: at, Max: api.Micros(usd) * api.Dollar, Own: true, Payees: payees, Parent: bus.TraceParent(ctx),
 	})
-	if err != nil {
+	switch {
+	case api.ReasonOf(err) == api.ReasonRefused:
+		return undecided(err)
+	case err != nil:
 		return err
 	}
 	return sold(&p, t.now())
+}
+
+// undecided returns the error of a purchase whose payment the seller has refused. The seller
+// can settle the authorization until it ends, so the purchase stays open until the chain has
+// decided: another purchase could be paid besides.
+func undecided(refusal error) error {
+	return &api.Error{
+		Code: api.Unavailable, Message: api.Wire(refusal).Message,
+		Next: "it is asked again with the same payment until its authorization has ended; do not buy again", RetryAfter: 30_000,
+	}
 }
 
 // expected is how long the price of a purchase, or the credits of a paid one, are expected

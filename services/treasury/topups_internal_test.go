@@ -200,6 +200,32 @@ func TestSellerOfCreditsFails(t *testing.T) {
 	})
 }
 
+// TestSellerOfCreditsRefuses has a seller that refuses a payment, which it can settle
+// nevertheless. The purchase stays open, so no other one is paid besides, and it is continued
+// with the same payment.
+func TestSellerOfCreditsRefuses(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBuyer(t, db), t.Context()
+		b.paid.Store(http.StatusPaymentRequired)
+		for _, p := range []struct {
+			id   string
+			want api.Code
+		}{{"one", api.Unavailable}, {"two", api.Conflict}, {"one", api.Unavailable}} {
+			if got, err := b.topUp(ctx, api.TopUp{ID: p.id, Agent: "lucky", USD: 5}); api.CodeOf(err) != p.want {
+				t.Errorf("purchase %s: got %+v, %v, want %s", p.id, got, err, p.want)
+			}
+			b.Round(ctx) // buys nothing for the agent, whose tier is low
+		}
+		if got, err := b.ledger.Balance(ctx, "lucky"); err != nil || got.USDCHeld != 5*api.Dollar {
+			t.Errorf("refused: got %s held, %v, want the price of one purchase", got.USDCHeld, err)
+		}
+		b.paid.Store(0)
+		b.Round(ctx)
+		b.has(t, 510*api.Cent, 7*api.Dollar, 1)
+	})
+}
+
 // TestSellerOfCreditsStaysAway has a seller that names no price for a day. The purchase ends
 // then, and the agent can buy again.
 func TestSellerOfCreditsStaysAway(t *testing.T) {
