@@ -123,11 +123,12 @@ func (s *Submitter) ready(ctx context.Context, n x402.Network) error {
 }
 
 // lookBack is the number of blocks in which a settled authorization is searched: more
-// than the longest window on a chain with a block in two seconds.
+// than twice the longest window on a chain with a block in two seconds.
 const lookBack = 4000
 
 // Transferred returns the transaction in which the token executed an authorization, ""
-// if there is none that moved its value to its payee.
+// if there is none that moved its value to its payee. It is searched before the end of the
+// window of the authorization, however long ago that was.
 func (s *Submitter) Transferred(ctx context.Context, a x402.Authorization) (string, error) {
 	used, err := s.Used(ctx, a.From, a.Nonce)
 	if err != nil || !used {
@@ -140,7 +141,10 @@ func (s *Submitter) Transferred(ctx context.Context, a x402.Authorization) (stri
 	if head[0] == nil {
 		return "", s.failed("has no block", "wait until the node has synced")
 	}
-	last := head[0].block().Number
+	last, err := s.lastBefore(ctx, head[0].block().Number, a.ValidBefore)
+	if err != nil {
+		return "", err
+	}
 	all, err := s.AuthorizationsUsed(ctx, last-min(last, lookBack), last, a.From)
 	if err != nil {
 		return "", err
@@ -150,10 +154,37 @@ func (s *Submitter) Transferred(ctx context.Context, a x402.Authorization) (stri
 		return "", nil
 	}
 	r, err := s.receipt(ctx, all[i].Tx)
-	if err != nil || r == nil || !s.moved(r, a) {
+	switch {
+	case err != nil:
 		return "", err
+	case r == nil:
+		return "", s.failed("does not have the receipt of a transaction in its blocks", "check the provider of the RPC; treasury asks again by itself")
+	case !s.moved(r, a):
+		return "", nil
 	}
 	return all[i].Tx.Hex(), nil
+}
+
+// lastBefore returns the number of a block that is not before the last one of a time, in Unix
+// seconds, and at most lookBack/2 blocks after it. It doubles the steps back from the head and
+// then halves the range, so that recent times need one request.
+func (s *Submitter) lastBefore(ctx context.Context, head uint64, end int64) (uint64, error) {
+	low, high := uint64(0), head
+	for step := uint64(lookBack / 2); high-low > lookBack/2; step *= 2 {
+		at := high - min(step, (high-low)/2)
+		all, err := s.blocks(ctx, hexutil.Uint64(at))
+		switch {
+		case err != nil:
+			return 0, err
+		case all[0] == nil:
+			return 0, s.failed(fmt.Sprintf("does not have block %d", at), "check the provider of the RPC; treasury asks again by itself")
+		case int64(all[0].Time) < end: //nolint:gosec // a time in seconds
+			low = at
+		default:
+			high = at
+		}
+	}
+	return high, nil
 }
 
 // moved reports whether a transaction has transferred the value of an authorization.

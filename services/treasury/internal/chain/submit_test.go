@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
+	"github.com/ethereum/go-ethereum/common/hexutil"
+	"github.com/ethereum/go-ethereum/core/types"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/config"
@@ -51,6 +53,108 @@ func (n withoutBlocks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(batch) // fails only if the client has disconnected
+}
+
+// aged is a node whose last block is a million after that of a dev chain, as if a day of
+// blocks and more had followed. The blocks in between are empty.
+type aged struct{ *chaintest.Proxy }
+
+const agedBlocks = 1_000_000
+
+func (n aged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var batch []map[string]json.RawMessage
+	body, err := io.ReadAll(r.Body)
+	head, herr := n.Client().HeaderByNumber(r.Context(), nil)
+	if err != nil || herr != nil || json.Unmarshal(body, &batch) != nil {
+		http.Error(w, "down", http.StatusBadGateway)
+		return
+	}
+	answers := make([]json.RawMessage, len(batch))
+	for i, m := range batch {
+		if answers[i] = n.late(m, head); answers[i] != nil {
+			continue
+		}
+		one, rec := r.Clone(r.Context()), httptest.NewRecorder()
+		text, err := json.Marshal(batch[i : i+1])
+		if err != nil {
+			panic(err) // it was decoded before
+		}
+		one.Body, one.ContentLength = io.NopCloser(bytes.NewReader(text)), int64(len(text))
+		n.Proxy.ServeHTTP(rec, one)
+		answers[i] = bytes.TrimSuffix(bytes.TrimPrefix(bytes.TrimSpace(rec.Body.Bytes()), []byte("[")), []byte("]"))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answers) // fails only if the client has disconnected
+}
+
+// late returns the answer to a call for a later block than those of the dev chain, nil for
+// any other call.
+func (n aged) late(m map[string]json.RawMessage, head *types.Header) json.RawMessage {
+	var params []json.RawMessage
+	_ = json.Unmarshal(m["params"], &params) // a call without parameters is none for a block
+	var result any
+	switch string(m["method"]) {
+	case `"eth_getBlockByNumber"`:
+		number := head.Number.Uint64() + agedBlocks
+		var tag hexutil.Uint64
+		if string(params[0]) != `"latest"` {
+			if json.Unmarshal(params[0], &tag) != nil || uint64(tag) <= head.Number.Uint64() {
+				return nil
+			}
+			number = uint64(tag)
+		}
+		after := number - head.Number.Uint64()
+		result = map[string]any{"number": hexutil.Uint64(number), "hash": common.Hash{1}, "timestamp": hexutil.Uint64(head.Time + 2*after)}
+	case `"eth_getLogs"`:
+		var of struct{ FromBlock, ToBlock hexutil.Uint64 }
+		if json.Unmarshal(params[0], &of) != nil || uint64(of.ToBlock) <= head.Number.Uint64() {
+			return nil
+		}
+		if uint64(of.FromBlock) <= head.Number.Uint64() {
+			return json.RawMessage(`{"jsonrpc":"2.0","id":` + string(m["id"]) + `,"error":{"code":-32000,"message":"ask for fewer blocks"}}`)
+		}
+		result = []any{}
+	default:
+		return nil
+	}
+	answer, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": m["id"], "result": result})
+	if err != nil {
+		panic(err) // texts and numbers
+	}
+	return answer
+}
+
+// TestFindsAnOldTransfer asks for the transaction of an authorization that was executed long
+// ago, as after an outage: the payer is not refused what it has paid for.
+func TestFindsAnOldTransfer(t *testing.T) {
+	t.Parallel()
+	proxy := chaintest.Start(t, devchain.Options{})
+	payer := x402test.NewPayer(t)
+	proxy.Give(t, payer.Address(), 1_000_000, "payer")
+	now := time.Now().Unix()
+	a := x402.Authorization{From: payer.Address(), To: common.Address{0x70}, Value: 300_000, ValidAfter: now - 600, ValidBefore: now + 600, Nonce: [32]byte{1}}
+	wallets := wallet.NewKeeper(sqlstore.New(sqldbtest.SQLite(t, sqlstore.Migrations()), nil), "secret", 2)
+	submitter := func(url string) *chain.Submitter {
+		client, err := chain.NewClient(chain.Options{URL: config.Secret(url), Network: chain.Dev, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		s, err := chain.NewSubmitter(t.Context(), client, wallets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	hash, ok, err := submitter(proxy.URL.Reveal()).Transfer(t.Context(), a, payer.Sign(t, a, chain.Dev))
+	if err != nil || !ok {
+		t.Fatalf("transfer: got %s, %t, %v", hash, ok, err)
+	}
+	later := httptest.NewServer(aged{proxy})
+	defer later.Close()
+	if got, err := submitter(later.URL).Transferred(t.Context(), a); got != hash || err != nil {
+		t.Errorf("got %q, %v, want %s", got, err, hash)
+	}
 }
 
 // TestSubmits executes authorizations on the node: once each, also after another program
