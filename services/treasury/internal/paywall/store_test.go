@@ -2,6 +2,7 @@ package paywall_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -157,6 +158,47 @@ func TestForgetfulFacilitator(t *testing.T) {
 		for range 2 {
 			if got := ask(&other); got != http.StatusPaymentRequired {
 				t.Errorf("settled by others: got %d, want 402", got)
+			}
+		}
+	})
+}
+
+// TestFacilitatorWithoutTransaction checks that a payment is served which another facilitator
+// has settled without naming the transaction: it is found on the chain, although the
+// facilitator refuses the repeated request.
+func TestFacilitatorWithoutTransaction(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		vague := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			body, err := io.ReadAll(r.Body)
+			o, derr := x402.DecodeOrder(body)
+			if err != nil || derr != nil {
+				t.Errorf("order: got %v, %v", err, derr)
+			}
+			receipt := x402.Receipt{Reason: x402.NonceUsed}
+			if _, ok, err := s.chain.Transfer(r.Context(), o.Payment.Authorization, o.Payment.Signature); err != nil || ok {
+				receipt = x402.Receipt{Success: true}
+			}
+			_ = json.NewEncoder(w).Encode(receipt)
+		}))
+		defer vague.Close()
+		log := slog.New(slog.DiscardHandler)
+		wall := paywall.New(paywall.Options{
+			Facilitator: &facilitator.Remote{URL: vague.URL, Client: vague.Client()}, Store: s.store, Log: log, Now: time.Now, Transferred: s.chain.Transferred,
+		})
+		price := func(*http.Request) (x402.Price, error) { return s.price(""), nil }
+		h := wall.Protect(price, host.WriteError, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			paid, _ := paywall.PaymentOf(r.Context())
+			_, _ = io.WriteString(w, paid.Transaction)
+		}))
+		p := s.payer.Pay(t, x402.Price{Terms: s.price("").Terms, Resource: x402.Resource{URL: "http://example.com/"}}, x402.V2, nil)
+		field, value := p.Header()
+		for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK} {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+			r.Header.Set(field, value)
+			rec := httptest.NewRecorder()
+			if h(rec, r); rec.Code != want || want == http.StatusOK && rec.Body.Len() != 66 {
+				t.Errorf("got %d %s, want %d with the transaction", rec.Code, rec.Body, want)
 			}
 		}
 	})
