@@ -252,6 +252,11 @@ func (l usdcLedger) ReverseUSDC(ctx context.Context, d chain.Deposit) error {
 	return err
 }
 
+// ReversedUSDC implements [chain.Ledger].
+func (l usdcLedger) ReversedUSDC(ctx context.Context, d chain.Deposit) (bool, error) {
+	return l.ledger.Reversed(ctx, d.Posting)
+}
+
 // textOf returns the message of an error for people, "" for nil.
 func textOf(err error) string {
 	if err == nil {

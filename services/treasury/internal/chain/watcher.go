@@ -19,7 +19,7 @@ import (
 type State string
 
 // The states. A pending deposit is not in the ledger yet. A reversed one was in a block
-// that is no longer part of the chain.
+// that is no longer part of the chain, as far as the node has said that has answered.
 //
 //	pending ─▶ included ─▶ safe ─▶ final
 //	    └─────────┴─────────┴──▶ reversed ─▶ pending (included again)
@@ -95,6 +95,8 @@ type Ledger interface {
 	DepositUSDC(ctx context.Context, network string, d Deposit) error
 	// ReverseUSDC reverses a posting. Errors: NotFound if it was never made.
 	ReverseUSDC(ctx context.Context, d Deposit) error
+	// ReversedUSDC reports whether a posting was reversed.
+	ReversedUSDC(ctx context.Context, d Deposit) (bool, error)
 }
 
 // Limits of one request. Providers limit eth_getLogs by blocks and by addresses; a node that
@@ -250,10 +252,39 @@ func (w *Watcher) put(ctx context.Context, key Key, t Transfer, agent string) er
 	d := was
 	d.Block, d.Hash = t.Block, t.Hash
 	if was.State == Reversed {
-		d.State, d.Inclusions, d.Value = Pending, was.Inclusions+1, t.Value
-		d.Posting = key.posting(network, d.Inclusions)
+		if err := w.reverse(ctx, was); err != nil { // another replica may have posted it since, and stopped
+			return err
+		}
+		d.Value = t.Value
+		d.include(network)
 	}
 	return w.Store.PutDeposit(ctx, network, &was, d)
+}
+
+// include makes a deposit whose posting was reversed pending under the next posting.
+func (d *Deposit) include(network string) {
+	d.State, d.Inclusions = Pending, d.Inclusions+1
+	d.Posting = d.posting(network, d.Inclusions)
+}
+
+// reverse reverses the posting of a deposit, if it was made.
+func (w *Watcher) reverse(ctx context.Context, d Deposit) error {
+	err := w.Ledger.ReverseUSDC(ctx, d)
+	if api.CodeOf(err) == api.NotFound {
+		return nil
+	}
+	return err
+}
+
+// again has the next pass read the blocks since the last final one again, as after a
+// reorganization. Errors: Conflict if another replica moves the cursor at the same time.
+func (w *Watcher) again(ctx context.Context) error {
+	network := w.Client.Network().Name
+	was, ok, err := w.Store.ChainCursor(ctx, network)
+	if err != nil || !ok || was.Hash == (common.Hash{}) {
+		return err
+	}
+	return w.Store.SetChainCursor(ctx, network, &was, Cursor{Block: was.Block})
 }
 
 // settle compares all open deposits with the blocks of the chain, a part at a time.
@@ -308,7 +339,12 @@ func (w *Watcher) advance(ctx context.Context, d Deposit, canonical bool, heads 
 	next := d
 	switch {
 	case !canonical:
-		if err := w.Ledger.ReverseUSDC(ctx, d); err != nil && api.CodeOf(err) != api.NotFound {
+		// The node may be on another fork than the one that has answered for the cursor. The
+		// next pass reads the blocks again and finds the transfer if the chain has it.
+		if err := w.again(ctx); err != nil {
+			return err
+		}
+		if err := w.reverse(ctx, d); err != nil {
 			return err
 		}
 		next.State = Reversed
@@ -322,17 +358,47 @@ func (w *Watcher) advance(ctx context.Context, d Deposit, canonical bool, heads 
 	if next.State == d.State {
 		return nil
 	}
-	network := w.Client.Network().Name
-	if d.State == Pending && canonical {
-		if err := w.Ledger.DepositUSDC(ctx, network, d); err != nil {
+	if canonical {
+		if err := w.post(ctx, d, &next); err != nil {
 			return err
 		}
 	}
-	if err := w.Store.PutDeposit(ctx, network, &d, next); err != nil {
+	if err := w.Store.PutDeposit(ctx, w.Client.Network().Name, &d, next); err != nil {
 		return err
+	}
+	if canonical && d.State == Pending {
+		if err := w.undoLate(ctx, d); err != nil {
+			return err
+		}
 	}
 	if w.Changed != nil {
 		w.Changed(ctx, next)
 	}
 	return nil
+}
+
+// post posts a pending deposit. If the posting was reversed, by a process that stopped
+// before it stored that, next is pending under another posting instead.
+func (w *Watcher) post(ctx context.Context, d Deposit, next *Deposit) error {
+	network := w.Client.Network().Name
+	reversed, err := w.Ledger.ReversedUSDC(ctx, d)
+	switch {
+	case err != nil:
+		return err
+	case reversed:
+		next.include(network)
+		return nil
+	case d.State == Pending:
+		return w.Ledger.DepositUSDC(ctx, network, d)
+	}
+	return nil
+}
+
+// undoLate reverses a posting that was made after another replica had reversed the deposit.
+func (w *Watcher) undoLate(ctx context.Context, d Deposit) error {
+	stored, err := w.Store.Deposit(ctx, w.Client.Network().Name, d.Key)
+	if err != nil || stored.Posting == d.Posting && stored.State != Reversed {
+		return err
+	}
+	return w.reverse(ctx, d)
 }

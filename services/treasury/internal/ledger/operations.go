@@ -161,6 +161,15 @@ func (l *Ledger) Reverse(ctx context.Context, r ReverseRequest) (Transaction, er
 	return submit(ctx, l, reversalKeys(&t), func(b *batch) (Transaction, error) { return b.reverse(&t, r) })
 }
 
+// Reversed reports whether a transaction was reversed.
+func (l *Ledger) Reversed(ctx context.Context, id string) (bool, error) {
+	_, err := l.store.Transaction(ctx, id+suffixReversal)
+	if api.CodeOf(err) == api.NotFound {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Balance returns the balance of an agent. Errors: NotFound.
 func (l *Ledger) Balance(ctx context.Context, agent string) (Balance, error) {
 	return l.store.Balance(ctx, agent)

@@ -1,17 +1,22 @@
 package sqlstore_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ethereum/go-ethereum/common"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/config"
 	"github.com/anima-run/anima/pkg/sqldb"
 	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/treasury/devchain"
@@ -24,15 +29,21 @@ import (
 
 var luckys = common.HexToAddress("0x1111111111111111111111111111111111111111")
 
-// posting posts deposits to a ledger. fail, which may be nil, is returned once instead,
-// before or after the posting, as a crash at that point would do.
+// posting posts deposits to a ledger. An error, which may be nil, is returned once instead,
+// before or after the posting or after a reversal, as a crash at that point would do.
 type posting struct {
-	ledger *ledger.Ledger
-	before error
-	after  error
+	ledger   *ledger.Ledger
+	before   error
+	after    error
+	reversed error
+	late     func() // called once before a posting, by a replica that was paused there
 }
 
 func (p *posting) DepositUSDC(ctx context.Context, network string, d chain.Deposit) error {
+	if late := p.late; late != nil {
+		p.late = nil
+		late()
+	}
 	if err := p.before; err != nil {
 		p.before = nil
 		return err
@@ -47,7 +58,15 @@ func (p *posting) DepositUSDC(ctx context.Context, network string, d chain.Depos
 
 func (p *posting) ReverseUSDC(ctx context.Context, d chain.Deposit) error {
 	_, err := p.ledger.Reverse(ctx, ledger.ReverseRequest{ID: d.Posting, Reason: "reorganized"})
+	if crash := p.reversed; err == nil && crash != nil {
+		p.reversed = nil
+		return crash
+	}
 	return err
+}
+
+func (p *posting) ReversedUSDC(ctx context.Context, d chain.Deposit) (bool, error) {
+	return p.ledger.Reversed(ctx, d.Posting)
 }
 
 // watched is a ledger that follows a chain.
@@ -227,6 +246,104 @@ func TestReorganizations(t *testing.T) {
 		if err != nil || onChain.Value != 11 {
 			t.Errorf("on the chain: got %+v, %v, want 11", onChain, err)
 		}
+	})
+}
+
+// onAnotherFork is a node that says another hash for a block, while lies is set.
+type onAnotherFork struct {
+	*chaintest.Proxy
+	hash common.Hash
+	lies atomic.Bool
+}
+
+func (n *onAnotherFork) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	rec := httptest.NewRecorder()
+	n.Proxy.ServeHTTP(rec, r)
+	body := rec.Body.Bytes()
+	if n.lies.Load() {
+		body = bytes.ReplaceAll(body, []byte(n.hash.Hex()), []byte(common.Hash{0xf0}.Hex()))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(body) // fails only if the client has disconnected
+}
+
+// TestNodeOnAnotherFork reverses a deposit because one node of the provider has another block
+// of its number, while the block of the cursor is the same. The deposit is posted again when
+// the others answer.
+func TestNodeOnAnotherFork(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.proxy.Give(t, luckys, 5, "one")
+		node := &onAnotherFork{Proxy: w.proxy, hash: w.head()}
+		w.proxy.Commit()
+		w.pass()
+		w.want(5, chain.Safe)
+		server := httptest.NewServer(node)
+		defer server.Close()
+		client, err := chain.NewClient(chain.Options{URL: config.Secret(server.URL), Network: chain.Dev, Now: time.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		w.watcher.Client = client
+		node.lies.Store(true)
+		w.pass()
+		w.want(0, chain.Reversed)
+		node.lies.Store(false)
+		w.pass()
+		w.want(5, chain.Safe)
+	})
+}
+
+// TestCrashAfterAReversal ends the process after it has reversed a deposit and before it
+// stores that. The block is part of the chain again at the next start.
+func TestCrashAfterAReversal(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		parent := w.head()
+		w.proxy.Give(t, luckys, 5, "one")
+		was := w.head()
+		w.pass()
+		w.want(5, chain.Safe)
+		w.reorg(parent, false)
+		crash := errors.New("crash")
+		w.posting.reversed = crash
+		if _, err := w.watcher.Pass(t.Context()); !errors.Is(err, crash) {
+			t.Fatalf("got %v, want the crash", err)
+		}
+		w.want(0, chain.Safe)
+		if err := w.proxy.Fork(was); err != nil {
+			t.Fatal(err)
+		}
+		for range 40 { // the dev chain finalizes every 32nd block
+			w.proxy.Commit()
+		}
+		w.pass()
+		w.pass()
+		w.want(5, chain.Final)
+	})
+}
+
+// TestLatePosting has a replica post a deposit that another one has reversed in the meantime,
+// because a reorganization has removed its block.
+func TestLatePosting(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		other := *w.watcher
+		other.Ledger = &posting{ledger: w.ledger}
+		parent := w.head()
+		w.proxy.Give(t, luckys, 5, "one")
+		w.posting.late = func() {
+			w.reorg(parent, false)
+			if _, err := other.Pass(t.Context()); err != nil {
+				t.Errorf("the other replica: %v", err)
+			}
+		}
+		w.pass()
+		w.want(0, chain.Reversed)
 	})
 }
 
