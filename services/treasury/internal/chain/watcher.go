@@ -143,8 +143,23 @@ func (w *Watcher) Pass(ctx context.Context) (Block, error) {
 	return at, w.settle(ctx, heads)
 }
 
+// restart returns the first block that is read again after a reorganization: the one after
+// the last final block, which no reorganization removes. Without one, which a node may not
+// have at the moment, it is lookBack blocks before the cursor. It is not before a Start from
+// which the blocks were read.
+func (w *Watcher) restart(cursor Cursor, final Block) uint64 {
+	if final.Hash == (common.Hash{}) {
+		final.Number = cursor.Block - min(cursor.Block, lookBack)
+	}
+	first := final.Number + 1
+	if start := uint64(max(0, w.Start)); start <= cursor.Block { //nolint:gosec // not negative
+		first = max(first, start)
+	}
+	return min(cursor.Block, first)
+}
+
 // scan stores the transfers of the blocks after the cursor. After a reorganization it
-// reads again from the last final block, which no reorganization removes.
+// reads some of them again, see [Watcher.restart].
 func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 	network := w.Client.Network().Name
 	cursor, ok, err := w.Store.ChainCursor(ctx, network)
@@ -162,7 +177,7 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 	} else if last.Number < min(cursor.Block, heads.Latest.Number) {
 		return Block{}, w.Client.failed("has nodes of which one is behind", "it is read again by itself")
 	} else if blocks[0] == nil || blocks[0].Hash != cursor.Hash {
-		next = min(cursor.Block, heads.Final.Number+1)
+		next = w.restart(cursor, heads.Final)
 		w.Log.WarnContext(ctx, "the chain was reorganized, reading it again", "network", network, "block", cursor.Block, "from", next)
 		if w.Reorganized != nil {
 			if err := w.Reorganized(ctx); err != nil {

@@ -249,6 +249,28 @@ func TestReorganizations(t *testing.T) {
 	})
 }
 
+// TestReorganizationAfterTheStart checks that a reorganization makes no transfer a deposit that
+// is before the first block to read.
+func TestReorganizationAfterTheStart(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		w.proxy.Give(t, luckys, 9, "early")
+		parent := w.head()
+		w.proxy.Commit()
+		h, err := w.watcher.Client.Heads(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.watcher.Start = int64(h.Latest.Number) //nolint:gosec // small
+		w.pass()
+		w.reorg(parent, false)
+		w.proxy.Give(t, luckys, 5, "one")
+		w.pass()
+		w.want(5, chain.Safe)
+	})
+}
+
 // onAnotherFork is a node that says another hash for a block, while lies is set.
 type onAnotherFork struct {
 	*chaintest.Proxy
