@@ -161,7 +161,8 @@ func (s *Store) Freeze(ctx context.Context, network, agent string, difference ap
 	return err
 }
 
-// Resolve accepts the difference of a frozen agent. Errors: NotFound if it is not frozen.
+// Resolve accepts the difference of a frozen agent. A repeated call, with the same note,
+// changes nothing. Errors: NotFound if the agent is not frozen.
 func (s *Store) Resolve(ctx context.Context, network, agent, note string, at int64) error {
 	res, err := s.db.ExecContext(ctx, `update chain_freezes set resolved_at = $3, accepted = accepted + difference, note = $4
 		where agent = $1 and network = $2 and resolved_at = 0`, agent, network, at, note)
@@ -169,6 +170,11 @@ func (s *Store) Resolve(ctx context.Context, network, agent, note string, at int
 		return err
 	}
 	if n, err := res.RowsAffected(); err != nil || n == 1 {
+		return err
+	}
+	// The bus repeats a request whose answer is late, as it is while the chain is slow.
+	done, err := sqldb.One[int64](ctx, s.db, "select count(*) from chain_freezes where agent = $1 and network = $2 and resolved_at > 0 and note = $3", agent, network, note)
+	if err != nil || done > 0 {
 		return err
 	}
 	return &api.Error{Code: api.NotFound, Message: "agent " + agent + " is not frozen", Next: "anima ledger reconcile shows the agents and their differences"}
