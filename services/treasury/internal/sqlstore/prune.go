@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"context"
+	"fmt"
 	"strings"
 )
 
@@ -12,10 +13,11 @@ const prunedAtOnce = 200
 // ended are the rows of payments of which nothing is left to do, by table. A payment that is
 // settled and not final on the chain has a next_at; one that is intended for so long was
 // given up before anything was held. A presented payment that is settled and not served
-// stays, because its payer has got nothing for it.
+// stays, because its payer has got nothing for it, and so does a sale as long as it may be
+// confirmed.
 var ended = [...]string{
 	"payments where next_at = 0 and busy_until < $1 and state in ('intended', 'settled', 'expired', 'failed', 'free')",
-	"uses where state <> 'paid'",
+	fmt.Sprintf("uses where state <> 'paid' and (state <> 'done' or until = 0 or updated_at < $1 - %d)", confirmWithin.Microseconds()),
 	"settlements where state <> 'pending'",
 }
 

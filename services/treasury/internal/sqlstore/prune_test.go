@@ -53,6 +53,8 @@ func TestPrunePayments(t *testing.T) {
 				ok(err)
 			}
 		}
+		_, _, err := s.ClaimUse(ctx, paywall.Use{ID: "unconfirmed", Payer: "0x1", State: paywall.Done, Until: old, At: old})
+		ok(err)
 		for _, want := range []int64{11, 0} {
 			if n, err := s.PrunePayments(ctx, limit); err != nil || n != want {
 				t.Errorf("got %d removed, %v, want %d", n, err, want)
@@ -63,7 +65,7 @@ func TestPrunePayments(t *testing.T) {
 				"busy", "due expired", "due failed", "due free", "due intended", "due settled", "open held", "open signed", "open submitted", "open unknown",
 				"recent expired", "recent failed", "recent free", "recent intended", "recent settled",
 			},
-			"uses":        {"old paid", "recent claimed", "recent done", "recent paid", "recent served"},
+			"uses":        {"old paid", "recent claimed", "recent done", "recent paid", "recent served", "unconfirmed"},
 			"settlements": {"old pending", "recent pending", "recent refused", "recent settled"},
 		} {
 			got, err := sqldb.All(ctx, db, func(row sqldb.Scanner) (id string, err error) { return id, row.Scan(&id) }, "select id from "+table+" order by id")
@@ -71,6 +73,12 @@ func TestPrunePayments(t *testing.T) {
 			if d := cmp.Diff(want, got); d != "" {
 				t.Errorf("%s (-want +got):\n%s", table, d)
 			}
+		}
+		if n, err := s.PrunePayments(ctx, now.Add(8*24*time.Hour).UnixMicro()); err != nil || n == 0 {
+			t.Errorf("a week later: got %d removed, %v", n, err)
+		}
+		if due, err := s.DueUses(ctx, old+1, 10); err != nil || len(due) != 0 {
+			t.Errorf("a week later: got %d sales to confirm, %v, want none", len(due), err)
 		}
 		// More rows than one transaction removes.
 		for i := range 450 {
