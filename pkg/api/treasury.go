@@ -170,12 +170,14 @@ type HoldState struct {
 	Payee    string `json:"payee,omitempty"`
 }
 
-// ListHolds requests [Holds], the oldest first; Agent "" means all agents, Status "" means active. Limit
-// 0 means 100, and at most 250 holds are returned.
+// ListHolds requests [Holds], the oldest first; Agent "" means all agents, Category "" all categories,
+// Status "" means active. Limit 0 means 100, and at most 250 holds are returned. A treasury of the release
+// before returns those of all categories.
 type ListHolds struct {
-	Agent  string     `json:"agent,omitempty"`
-	Status HoldStatus `json:"status,omitempty"`
-	Limit  int        `json:"limit,omitempty"`
+	Agent    string     `json:"agent,omitempty"`
+	Category string     `json:"category,omitempty"`
+	Status   HoldStatus `json:"status,omitempty"`
+	Limit    int        `json:"limit,omitempty"`
 }
 
 // Holds is a list of holds.

@@ -1,6 +1,7 @@
 package router_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -164,10 +166,12 @@ func (b *books) service() host.Service {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				for _, h := range b.holds {
-					if h.Status == api.HoldActive && (m.Agent == "" || m.Agent == h.Agent) {
+					if h.Status == api.HoldActive && (m.Agent == "" || m.Agent == h.Agent) && (m.Category == "" || h.Category == "" || m.Category == h.Category) {
 						out.Holds = append(out.Holds, *h)
 					}
 				}
+				slices.SortFunc(out.Holds, func(one, two api.HoldState) int { return cmp.Compare(one.ExpiresAt, two.ExpiresAt) })
+				out.Holds = out.Holds[:min(len(out.Holds), m.Limit)]
 				return out, nil
 			}),
 		}

@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -288,6 +289,9 @@ func TestLostAttemptIsSwept(t *testing.T) {
 	made("lost/call/1.2", api.CategoryInference, "", 4*time.Minute)
 	made("young/0", api.CategoryInference, "provider:openai", time.Minute)
 	made("transfer", "transfer", "", 4*time.Minute)
+	for i := range 250 { // more than a list has, and older
+		made(fmt.Sprint("payment", i), api.CategoryX402, "", 9*time.Minute)
+	}
 	w := paidBy(t, b, answersAtOnce(t).url, nil)
 	got := map[string]string{}
 	for range 2 {

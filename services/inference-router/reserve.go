@@ -189,9 +189,9 @@ func (m *candidate) endEarlier(ctx context.Context, c *callState, id string) err
 	return err
 }
 
-// holds returns the active holds of the agent.
+// holds returns the active holds of the agent for model calls.
 func (m *candidate) holds(ctx context.Context) ([]api.HoldState, error) {
-	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Limit: 250})
+	own, err := bus.Call[api.Holds](ctx, m.h.bus, api.ListHolds{Agent: m.req.Agent, Category: api.CategoryInference, Limit: 250})
 	return own.Holds, err
 }
 

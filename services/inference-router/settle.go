@@ -157,10 +157,10 @@ func (h *handlers) settleLeftovers(ctx context.Context) error {
 	}
 }
 
-// settleOnce makes one pass over the oldest active holds. Those on which no call was made are
-// released last: the list is older than their end.
+// settleOnce makes one pass over the oldest active holds of model calls. Those on which no call
+// was made are released last: the list is older than their end.
 func (h *handlers) settleOnce(ctx context.Context) error {
-	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Limit: 250})
+	holds, err := bus.Call[api.Holds](ctx, h.bus, api.ListHolds{Category: api.CategoryInference, Limit: 250})
 	if err != nil {
 		return err
 	}

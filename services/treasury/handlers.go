@@ -125,7 +125,7 @@ func (h *handlers) release(ctx context.Context, m api.Release) (api.HoldState, e
 }
 
 func (h *handlers) listHolds(ctx context.Context, m api.ListHolds) (api.Holds, error) {
-	hs, err := h.ledger.Holds(ctx, ledger.HoldFilter{Agent: m.Agent, Status: m.Status, Limit: m.Limit})
+	hs, err := h.ledger.Holds(ctx, ledger.HoldFilter{Agent: m.Agent, Category: m.Category, Status: m.Status, Limit: m.Limit})
 	list := api.Holds{Holds: make([]api.HoldState, len(hs))}
 	for i, s := range hs {
 		list.Holds[i] = holdState(s)

@@ -172,11 +172,13 @@ type TierChange struct {
 	Parent   string // as in [Transaction]
 }
 
-// HoldFilter selects holds. An empty Agent selects the holds of all agents.
+// HoldFilter selects holds. An empty Agent selects the holds of all agents, an empty
+// Category those of all categories.
 type HoldFilter struct {
-	Agent  string
-	Status api.HoldStatus
-	Limit  int
+	Agent    string
+	Category string
+	Status   api.HoldStatus
+	Limit    int
 }
 
 // Snapshot is the stored state of the ledger and the transactions after a sequence

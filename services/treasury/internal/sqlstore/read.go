@@ -95,6 +95,10 @@ func (s *Store) Holds(ctx context.Context, f ledger.HoldFilter) ([]ledger.HoldSt
 		query += agent
 		args = append(args, f.Agent)
 	}
+	if f.Category != "" {
+		args = append(args, f.Category)
+		query += " and h.category = $" + strconv.Itoa(len(args))
+	}
 	return sqldb.All(ctx, s.db, scan, query+" order by h.created_at, h.id limit $1", args...)
 }
 

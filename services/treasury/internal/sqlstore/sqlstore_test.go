@@ -334,6 +334,45 @@ func TestVerifyFindsRehashedRow(t *testing.T) {
 	})
 }
 
+// TestHoldsOfACategory lists the holds of one category: of all agents and of one, the active
+// ones and others.
+func TestHoldsOfACategory(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b := newLedger(t, sqlstore.New(db, nil))
+		for _, agent := range []string{"lucky", "bob"} {
+			funded(t, b, agent, 1000)
+			for _, category := range []string{api.CategoryX402, api.CategoryInference} {
+				for _, n := range []string{"1", "2"} {
+					h := ledger.HoldRequest{ID: agent + "/" + category + n, Agent: agent, Amount: 1, Category: category, ExpiresAt: 1 << 60}
+					if _, err := b.Hold(t.Context(), h); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if _, err := b.Release(t.Context(), agent+"/inference2", "", ""); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for want, f := range map[string]ledger.HoldFilter{
+			"bob/inference1 lucky/inference1": {Category: api.CategoryInference},
+			"lucky/x4021 lucky/x4022":         {Agent: "lucky", Category: api.CategoryX402},
+			"bob/inference2":                  {Agent: "bob", Category: api.CategoryInference, Status: api.HoldReleased},
+			"":                                {Category: api.CategoryTransfer},
+		} {
+			hs, err := b.Holds(t.Context(), f)
+			var ids []string
+			for _, h := range hs {
+				ids = append(ids, h.ID)
+			}
+			slices.Sort(ids)
+			if got := strings.Join(ids, " "); err != nil || got != want {
+				t.Errorf("%+v: got %q, %v, want %q", f, got, err, want)
+			}
+		}
+	})
+}
+
 // TestAnnouncesInTheSameTransaction checks that a transaction whose announcement fails is
 // not committed.
 func TestAnnouncesInTheSameTransaction(t *testing.T) {
