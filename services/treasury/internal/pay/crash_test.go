@@ -92,6 +92,32 @@ func (s mortalSigner) Sign(ctx context.Context, agent string, a x402.Authorizati
 	return sig, err
 }
 
+// TestFrozenAfterTheHold stops the process after it has held the money. The agent is frozen
+// before the payment is continued. The money is free when the window has ended.
+func TestFrozenAfterTheHold(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world) {
+		m := &mortal{after: true}
+		m.left.Store(3) // the claim, the offer and the hold
+		first := w.payerOf(t, func(o *pay.Options) { o.Store, o.Money = mortalStore{o.Store, m}, mortalMoney{o.Money, m} })
+		if _, err := first.Pay(t.Context(), w.request("/paid")); !errors.Is(err, errDead) || w.money.state("p1") != "held" {
+			t.Fatalf("first: got %v, hold %q, want it held", err, w.money.state("p1"))
+		}
+		if err := w.store.EndClaims(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.money.refusal = &api.Error{Code: api.Denied, Reason: api.ReasonFrozen, Message: "the USDC is frozen"}
+		p := w.payerOf(t, nil)
+		if got, err := p.Pay(t.Context(), w.request("/paid")); api.ReasonOf(err) != api.ReasonFrozen {
+			t.Errorf("frozen: got %+v, %v", got, err)
+		}
+		w.later.Add(600)
+		if n, err := p.Reconcile(t.Context()); n != 1 || err != nil || w.money.state("p1") != "released" {
+			t.Errorf("after the window: got %d, %v, hold %s, want it released", n, err, w.money.state("p1"))
+		}
+	})
+}
+
 // TestCrashAtEveryStep stops the paying process before and after each of its steps. Then
 // another process continues: by the same request within the window, or by reconciliation
 // after it. In the first case there is one payment and its answer. In the second there is

@@ -256,8 +256,9 @@ func (w *work) hold(ctx context.Context) error {
 		return lost(errors.New("the time to pay has passed"))
 	}
 	if err := w.o.Money.Hold(ctx, &w.Payment, w.r.address, w.o.Now().Add(holdTime).UnixMicro()); err != nil {
-		if code := api.CodeOf(err); code == api.Denied || code == api.Invalid {
-			// Nothing is held, so the next attempt may take another offer.
+		if code := api.CodeOf(err); (code == api.Denied || code == api.Invalid) && api.ReasonOf(err) != api.ReasonFrozen {
+			// Nothing is held, so the next attempt may take another offer. A frozen agent is refused
+			// before the ledger is asked: an earlier attempt may have held the money.
 			w.Network, w.NextAt = "", 0
 		}
 		return err
