@@ -177,6 +177,41 @@ func TestFolderBelongsToOne(t *testing.T) {
 	start(t, embednats.Options{Dir: dir})
 }
 
+// TestJetStreamSwitchedOff checks that a server that has switched JetStream off, as it does
+// when it may not write the index of a stream, stores messages again for clients that
+// stayed connected, and has the earlier ones.
+func TestJetStreamSwitchedOff(t *testing.T) {
+	t.Parallel()
+	s := start(t, embednats.Options{Log: slog.New(slog.DiscardHandler)})
+	js := connect(t, "", nats.InProcessServer(s.InProcess()), nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	publish(t, js, 10)
+	if err := s.Running().ShutdownJetStream(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Healthz(); err == nil {
+		t.Error("healthy without JetStream")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	for {
+		once, end := context.WithTimeout(ctx, time.Second)
+		_, err := js.Publish(once, "s.x", []byte("after"))
+		end()
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("no message is stored: %v", err)
+		}
+	}
+	if got := stored(t, js); got < 11 {
+		t.Errorf("%d messages, want 11", got)
+	}
+	if err := s.Healthz(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestFolderIsFreeAfterShutdown checks that another server can have the folder at once,
 // while a child process that was just started still has the open files of this one.
 func TestFolderIsFreeAfterShutdown(t *testing.T) {

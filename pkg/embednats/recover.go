@@ -34,12 +34,23 @@ func (s *Server) fail(text string) {
 // recover restarts the server at the same address after a failed write, once its folder
 // can be written. Clients reconnect. Acknowledged messages are on the disk; publishers
 // repeat the others.
+//
+// The server also switches JetStream off by itself, when it may not write a file of a
+// stream (ShutdownJetStream). Some of its causes are no failed write of a message, and
+// nothing switches it on again.
 func (s *Server) recover(ctx context.Context) {
+	look := time.NewTicker(lookAgain)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.broken:
+		case <-look.C:
+			if s.Running().JetStreamEnabled() {
+				continue
+			}
+			s.o.Log.Error("nats server: it has switched JetStream off, restarting")
 		}
 		began := time.Now()
 		for wait.For(ctx, lookAgain) == nil && !s.again(ctx) {
