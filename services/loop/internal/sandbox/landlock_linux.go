@@ -75,7 +75,7 @@ func handled(abi int, open bool) unix.LandlockRulesetAttr {
 }
 
 // landlock restricts the calling thread, and the programs that it executes and starts, to
-// the workspace and the readable paths. no_new_privs must be set. The library of the
+// the workspace and the readable paths. With RemoveOnly they cannot add to the workspace. no_new_privs must be set. The library of the
 // Landlock project is not used: it restricts every thread of the process, and in a PID
 // namespace under cgo it looks up threads of other processes.
 func (o order) landlock() error {
@@ -102,8 +102,12 @@ func (o order) landlock() error {
 		}
 		return nil
 	}
+	own := attr.Handled_access_fs &^ unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	if o.RemoveOnly {
+		own = fsRead | unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE
+	}
 	err := errors.Join(
-		allow(attr.Handled_access_fs&^unix.LANDLOCK_ACCESS_FS_IOCTL_DEV, o.Dir),
+		allow(own, o.Dir),
 		allow(fsRead, readable()...),
 		allow(fsRead, o.ReadOnly...),
 		allow(unix.LANDLOCK_ACCESS_FS_READ_FILE|unix.LANDLOCK_ACCESS_FS_WRITE_FILE, "/dev/null", "/dev/full"),

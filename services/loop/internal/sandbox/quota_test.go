@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/disk/disktest"
@@ -44,6 +46,73 @@ func TestQuotaEndsTheCommand(t *testing.T) {
 	if res.Stopped != nil || res.ExitCode != 0 || res.Stdout != "done\n" {
 		t.Errorf("within its quota: %+v", res)
 	}
+}
+
+// TestOverQuotaOnlyRemoves tests that a command which may remove files runs in a workspace
+// that exceeds its quota, that it can add nothing, and that the next command is not
+// restricted when the files fit again.
+func TestOverQuotaOnlyRemoves(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, k kernel) {
+		dir := t.TempDir()
+		for name, size := range map[string]int{"large": 6 * disk.MiB, "keep": 4, "d/script": 0} {
+			path := filepath.Join(dir, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, make([]byte, size), 0o700)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		spec := complete(t, k, Spec{Dir: dir, Command: "true", Quota: Quota{Bytes: 4 * disk.MiB}})
+		if _, err := run(t.Context(), spec, k); !errors.Is(err, ErrQuota) {
+			t.Errorf("a command that may not remove files: %v, want %v", err, ErrQuota)
+		}
+		spec.MayRemove = true
+		if !k.caps.Sandboxed() {
+			if _, err := run(t.Context(), spec, k); !errors.Is(err, ErrQuota) {
+				t.Errorf("without a sandbox: %v, want %v", err, ErrQuota)
+			}
+			return
+		}
+		before := tree(t, dir)
+		for _, command := range []string{
+			"echo x > new", "echo x >> keep", ": > keep", "mkdir m", "ln keep l", "ln -s keep l", "mv keep l", "mkfifo p", "head -c 9 large > d/new",
+		} {
+			spec.Command = command
+			if res, err := run(t.Context(), spec, k); err != nil || res.ExitCode == 0 || !errors.Is(res.OverQuota, ErrQuota) {
+				t.Errorf("%q: got %+v, %v, want a failure and the quota", command, res, err)
+			}
+		}
+		if diff := cmp.Diff(before, tree(t, dir)); diff != "" {
+			t.Errorf("the commands changed the folder (-before +after):\n%s", diff)
+		}
+		spec.Command = "cat keep > /dev/null && d/script && rm -r large d && ls"
+		if res, err := run(t.Context(), spec, k); err != nil || res.ExitCode != 0 || res.Stdout != "keep\n" || !errors.Is(res.OverQuota, ErrQuota) {
+			t.Errorf("removal: got %+v, %v", res, err)
+		}
+		spec.Command = "echo x > new && cat new"
+		if res, err := run(t.Context(), spec, k); err != nil || res.ExitCode != 0 || res.Stdout != "x\n" || res.OverQuota != nil {
+			t.Errorf("with space again: got %+v, %v", res, err)
+		}
+	})
+}
+
+// tree returns the files below a folder with their sizes.
+func tree(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	all := map[string]int64{}
+	err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil {
+			all[path] = info.Size()
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // TestReserveEndsTheCommand tests that no command can use the reserve of the disk.

@@ -97,6 +97,7 @@ type order struct {
 	ReadOnly     []string
 	Proxy        uint16 // port that may be connected to; 0 means no network
 	Open         bool   // network is not restricted: the kernel cannot restrict a command to a port, and the operator allows that
+	RemoveOnly   bool   // files of Dir can be read, executed and removed, and not changed
 	Limits       Limits
 	Held         Capabilities
 }
@@ -130,7 +131,7 @@ func (k kernel) prepare(spec Spec) error {
 func (s Spec) order(held Capabilities) order {
 	return order{
 		Dir: s.Dir, Command: s.Command, Env: slices.Concat(Environment(s.Dir), proxyEnvironment(s.Proxy), s.Env), ReadOnly: s.ReadOnly,
-		Proxy: proxyPort(s.Proxy), Open: s.Proxy != "" && !held.Egress(), Limits: s.Limits, Held: held,
+		Proxy: proxyPort(s.Proxy), Open: s.Proxy != "" && !held.Egress(), RemoveOnly: s.removeOnly, Limits: s.Limits, Held: held,
 	}
 }
 
@@ -145,8 +146,13 @@ type report struct {
 }
 
 func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
-	if err := k.prepare(spec); err != nil {
-		return Result{}, err
+	over := k.prepare(spec)
+	switch {
+	case over == nil:
+	case errors.Is(over, ErrQuota) && spec.MayRemove && k.caps.Sandboxed():
+		spec.removeOnly, spec.Quota = true, Quota{} // otherwise the first count of the files would end the command
+	default:
+		return Result{}, over
 	}
 	held, end := context.WithCancelCause(ctx)
 	started := make(chan struct{})
@@ -159,6 +165,7 @@ func run(ctx context.Context, spec Spec, k kernel) (Result, error) {
 	var err error
 	for _, spaces := range k.spaces {
 		res, rep, startErr := attempt(held, spec, k.caps.with(spaces), spaces, func() { close(started) })
+		res.OverQuota = over
 		if err = startErr; refused(err) || rep.Refused {
 			continue
 		}

@@ -73,6 +73,10 @@ type Spec struct {
 	// Quota is the limit of the content of Dir. If Dir exceeds it, the command is not
 	// started; a running command that exceeds it is killed with all its processes.
 	Quota Quota
+	// MayRemove starts the command also if Dir exceeds Quota. It can then only read,
+	// execute and remove files of Dir, so that Dir cannot grow. It has no effect on Start,
+	// and where the kernel cannot sandbox the command.
+	MayRemove bool
 	// Room is called continually while the command runs; an error kills the command. It
 	// may be nil.
 	Room func() error
@@ -86,6 +90,8 @@ type Spec struct {
 	// called concurrently for stdout and stderr, must not retain the slice, and blocks
 	// the command while it runs.
 	Wrote func([]byte)
+
+	removeOnly bool // see MayRemove
 }
 
 // Limits are the limits of each process of a command. Zero means the default.
@@ -109,6 +115,7 @@ type Result struct {
 	Truncated      bool         // part of the output was omitted
 	TimedOut       bool         // Spec.Timeout ended the command
 	Stopped        error        // why Spec.Quota or Spec.Room ended the command, or nil
+	OverQuota      error        // the ErrQuota because of which the command could only remove files, see Spec.MayRemove, or nil
 	Held           Capabilities // restrictions that applied to this command
 }
 

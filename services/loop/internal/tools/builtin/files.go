@@ -43,7 +43,8 @@ const (
 func execTool(cfg tools.Config) engine.Tool {
 	t := engine.Builtin("exec", nil, func(ctx context.Context, c engine.Call, a catalog.Args) (engine.Output, error) {
 		limit := min(c.Agent.ExecTimeoutS, int(a.Int("timeout", int64(c.Agent.ExecTimeoutS))))
-		return run(ctx, cfg, c, a.String("command"), limit)
+		// Without MayRemove an agent could never delete what has used up its quota.
+		return run(ctx, cfg, c, sandbox.Spec{Command: a.String("command"), MayRemove: true}, limit)
 	})
 	t.Timeout = maxExecTime
 	return t
@@ -55,7 +56,7 @@ func installNPM(cfg tools.Config) engine.Tool {
 			return engine.Output{}, err
 		}
 		// Install scripts are disabled, because the package has not been reviewed yet.
-		return run(ctx, cfg, c, "npm install --ignore-scripts --no-audit --no-fund -- '"+a.String("package")+"'", int(npmTime.Seconds()))
+		return run(ctx, cfg, c, sandbox.Spec{Command: "npm install --ignore-scripts --no-audit --no-fund -- '" + a.String("package") + "'"}, int(npmTime.Seconds()))
 	})
 	t.Timeout = npmTime + margin
 	t.Offered = func(a engine.Agent) bool { return cfg.NPM && a.Network }
@@ -71,11 +72,10 @@ func onePackage(a catalog.Args) error {
 	return nil
 }
 
-// run runs a command of an agent for at most limit seconds.
-func run(ctx context.Context, cfg tools.Config, c engine.Call, command string, limit int) (engine.Output, error) {
-	spec, revoke := cfg.Confine(c.Agent, sandbox.Spec{
-		Command: command, Timeout: time.Duration(limit) * time.Second, MaxOutput: maxOutput, Wrote: tools.Tail(c.Report),
-	})
+// run runs the command of spec for an agent, for at most limit seconds.
+func run(ctx context.Context, cfg tools.Config, c engine.Call, spec sandbox.Spec, limit int) (engine.Output, error) {
+	spec.Timeout, spec.MaxOutput, spec.Wrote = time.Duration(limit)*time.Second, maxOutput, tools.Tail(c.Report)
+	spec, revoke := cfg.Confine(c.Agent, spec)
 	defer revoke()
 	r, err := sandbox.Run(ctx, spec)
 	switch {
@@ -87,6 +87,9 @@ func run(ctx context.Context, cfg tools.Config, c engine.Call, command string, l
 	text := r.Stdout
 	if r.Stderr != "" {
 		text += "\n[stderr]\n" + r.Stderr
+	}
+	if r.OverQuota != nil {
+		text = fmt.Sprintf("[%s; until then commands can only read and delete files]\n%s", r.OverQuota, text)
 	}
 	switch {
 	case r.Stopped != nil:
