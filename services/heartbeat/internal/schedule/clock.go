@@ -19,7 +19,8 @@ const (
 	concurrency  = 16               // concurrent wakes
 	retryAfter   = time.Second      // delay after a failure
 	pruneEvery   = time.Hour        // interval between prunings of the history
-	roundTimeout = 10 * time.Second // time limit of one round
+	pruneAgain   = time.Second / 10 // delay between the parts of a pruning
+	roundTimeout = 10 * time.Second // time limit of one round, and of one part of a pruning
 )
 
 // ClockConfig holds the dependencies of a clock. All fields but Note are required.
@@ -69,9 +70,10 @@ func (c *Clock) Run(ctx context.Context) {
 			wait = retryAfter
 		}
 		if now := c.Now(); err == nil && now.Sub(pruned) >= pruneEvery {
-			pruned = now
-			if err := c.Timeline.Prune(ctx, now.Add(-c.Keep)); err != nil {
-				c.Log.WarnContext(ctx, "history not pruned", "err", err)
+			if c.prune(ctx, now) {
+				wait = min(wait, pruneAgain)
+			} else {
+				pruned = now
 			}
 		}
 		select {
@@ -80,6 +82,19 @@ func (c *Clock) Run(ctx context.Context) {
 		case <-time.After(wait):
 		}
 	}
+}
+
+// prune deletes a part of the old history, and reports whether there may be more. Wakes
+// that become due meanwhile wait for one part only.
+func (c *Clock) prune(ctx context.Context, now time.Time) (more bool) {
+	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
+	defer cancel()
+	more, err := c.Timeline.Prune(ctx, now.Add(-c.Keep))
+	if err != nil {
+		c.Log.WarnContext(ctx, "history not pruned", "err", err)
+		return false
+	}
+	return more
 }
 
 // round fires one batch and returns the time until the next round. It is completed even

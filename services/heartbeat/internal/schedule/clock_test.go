@@ -262,3 +262,23 @@ func TestClockFiresMoreThanABatch(t *testing.T) {
 		}
 	})
 }
+
+// TestClockPrunesInParts checks that the clock deletes an old history that is larger than
+// one part, and fires what is due meanwhile on time.
+func TestClockPrunesInParts(t *testing.T) {
+	timed(t, func(t *testing.T, b *bench) {
+		_, err := b.db.ExecContext(t.Context(), `insert into ticks (agent, cause, name, due, at)
+			with recursive n (i) as (select 1 union all select i + 1 from n where i < 2500) select 'a', 'old-' || i, 'one', 0, i from n`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.alarm(t, 150*time.Millisecond)
+		defer b.run(t)()
+		pass(t, time.Second)
+		b.want(t, schedule.AlarmName+" after 150ms")
+		left, err := sqldb.One[int](t.Context(), b.db, "select count(*) from ticks")
+		if err != nil || left != 1 {
+			t.Errorf("%d ticks are left, %v, want that of the alarm", left, err)
+		}
+	})
+}

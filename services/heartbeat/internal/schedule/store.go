@@ -21,8 +21,9 @@ type Timeline interface {
 	// replica has recorded, or that were replaced in the meantime. Stale alarms are
 	// marked done and have no history.
 	Fire(ctx context.Context, fired []Fired) ([]Fired, error)
-	// Prune deletes the history before a time.
-	Prune(ctx context.Context, before time.Time) error
+	// Prune deletes a part of the history before a time, in one short transaction, and
+	// reports whether there may be more.
+	Prune(ctx context.Context, before time.Time) (more bool, err error)
 }
 
 // Store stores agents, schedules, alarms and the history. Times are returned in UTC with

@@ -480,10 +480,26 @@ func history(t *testing.T, open open) {
 	whole, err := s.History(t.Context(), "", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "history in pages", whole, paged)
-	ok(t, s.Prune(t.Context(), noon(100)))
+	pruned(t, s, noon(100), false)
 	got, err = s.History(t.Context(), "a", time.Time{}, 0, 10)
 	ok(t, err)
 	diff(t, "pruned history", want[:1], got)
+	// More ticks than one part has.
+	_, err = s.db.ExecContext(t.Context(), `insert into ticks (agent, cause, name, due, at)
+		with recursive n (i) as (select 1 union all select i + 1 from n where i < 1500) select 'a', 'old-' || i, 'one', 0, i from n`)
+	ok(t, err)
+	pruned(t, s, noon(100), true)
+	pruned(t, s, noon(100), false)
+	got, err = s.History(t.Context(), "a", time.Time{}, 0, 10)
+	ok(t, err)
+	diff(t, "pruned history", want[:1], got)
+}
+
+func pruned(t *testing.T, s store, before time.Time, want bool) {
+	t.Helper()
+	if more, err := s.Prune(t.Context(), before); err != nil || more != want {
+		t.Errorf("prune: more %v, %v, want %v", more, err, want)
+	}
 }
 
 func record(t *testing.T, open open) {

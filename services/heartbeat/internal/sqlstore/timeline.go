@@ -110,8 +110,16 @@ func advance(ctx context.Context, tx *sqldb.Tx, f schedule.Fired) (bool, error) 
 	return n == 1, err
 }
 
+// prunedAtOnce is the number of ticks that one call of [Store.Prune] deletes.
+const prunedAtOnce = 1000
+
 // Prune implements [schedule.Timeline].
-func (s *Store) Prune(ctx context.Context, before time.Time) error {
-	_, err := s.db.ExecContext(ctx, "delete from ticks where at < $1", schedule.Micros(before))
-	return err
+func (s *Store) Prune(ctx context.Context, before time.Time) (more bool, err error) {
+	res, err := s.db.ExecContext(ctx, "delete from ticks where (agent, cause) in (select agent, cause from ticks where at < $1 order by at limit $2)",
+		schedule.Micros(before), int64(prunedAtOnce))
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == prunedAtOnce, err
 }
