@@ -82,9 +82,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	)
 }
 
+// pruneTime is the time limit of one deletion of old messages and keys. The next one
+// continues.
+const pruneTime = time.Minute
+
 // tidy deletes old messages and ended keys now and every hour until ctx ends.
 func tidy(ctx context.Context, store *sqlstore.Store, keep time.Duration, now func() time.Time, log *slog.Logger) error {
 	prune := func() {
+		ctx, cancel := context.WithTimeout(ctx, pruneTime)
+		defer cancel()
 		if err := store.Prune(ctx, now().Add(-keep)); err != nil && ctx.Err() == nil {
 			log.WarnContext(ctx, "old messages not deleted", "err", err)
 		}

@@ -118,13 +118,20 @@ func (s *Store) Revoke(ctx context.Context, id, address string, now time.Time) (
 
 // PruneKeys implements [auth.Store].
 func (s *Store) PruneKeys(ctx context.Context, now, then time.Time) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		tx.Queue(ctx, "delete from used_nonces where expires_at < $1", micros(now))
-		tx.Queue(ctx, "delete from api_keys where scopes = $1 and expires_at < $2", string(api.ScopeKeys), micros(now))
-		tx.Queue(ctx, "delete from api_keys where revoked_at > 0 and revoked_at < $1 or expires_at > 0 and expires_at < $1", micros(then))
-		tx.Queue(ctx, "delete from key_owners where changed < $1 and not exists (select 1 from api_keys k where k.address = key_owners.address)", micros(then))
-		return nil
-	})
+	for _, old := range []struct {
+		expired
+		at time.Time
+	}{
+		{expired{"used_nonces", "nonce", "expires_at < $1"}, now},
+		{expired{"api_keys", "id", "scopes = '" + string(api.ScopeKeys) + "' and expires_at < $1"}, now},
+		{expired{"api_keys", "id", "(revoked_at > 0 and revoked_at < $1 or expires_at > 0 and expires_at < $1)"}, then},
+		{expired{"key_owners", "address", "changed < $1 and not exists (select 1 from api_keys k where k.address = key_owners.address)"}, then},
+	} {
+		if err := s.prune(ctx, old.expired, micros(old.at)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 const selectKey = `select k.id, k.hash, k.hint, k.address, k.name, k.scopes, k.created_at, k.expires_at, k.revoked_at,

@@ -10,7 +10,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/sqldb"
+	"github.com/anima-run/anima/pkg/sqldb/sqldbtest"
 	"github.com/anima-run/anima/services/social/internal/inbox"
+	"github.com/anima-run/anima/services/social/internal/sqlstore"
 )
 
 func receive(t *testing.T, open open) {
@@ -240,6 +243,40 @@ func concurrentAgents(t *testing.T, open open) {
 			t.Errorf("not announced: %s", want)
 		}
 	}
+}
+
+// TestPruneInParts checks that more rows than one transaction deletes are deleted by
+// several, so that messages that arrive meanwhile do not wait for all of them.
+func TestPruneInParts(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		ctx, s := t.Context(), sqlstore.New(db, nil)
+		const rows = "with recursive n (i) as (select 1 union all select i + 1 from n where i < 2500) select "
+		for _, insert := range []string{
+			"mail (id, to_address, seq, from_address, content, reply_to, signed_at, signature, received_at, max_retries, announced) " +
+				rows + "'m' || i, 'bob', i, 'alice', '', '', '', '', i, 1, 0 from n",
+			"senders (address, last_at) " + rows + "'s' || i, i from n",
+			"mailboxes (address, seq) " + rows + "'b' || i, i from n",
+			"used_nonces (nonce, expires_at) " + rows + "'n' || i, i from n",
+			"api_keys (id, hash, hint, address, name, scopes, created_at, expires_at) " + rows + "'k' || i, 'h' || i, '', 'alice', '', 'x', 0, i from n",
+			"key_owners (address, changed) " + rows + "'o' || i, i from n",
+		} {
+			_, err := db.ExecContext(ctx, "insert into "+insert)
+			ok(t, err)
+		}
+		before := db.Stats().Commits
+		ok(t, s.Prune(ctx, noon(0)))
+		ok(t, s.PruneKeys(ctx, noon(0), noon(0)))
+		if got := db.Stats().Commits - before; got < 6*3 {
+			t.Errorf("%d transactions, want at least three for each table", got)
+		}
+		for _, table := range []string{"mail", "senders", "mailboxes", "used_nonces", "api_keys", "key_owners"} {
+			left, err := sqldb.One[int](ctx, db, "select count(*) from "+table)
+			if err != nil || left != 0 {
+				t.Errorf("%d rows are left in %s, %v", left, table, err)
+			}
+		}
+	})
 }
 
 func prune(t *testing.T, open open) {

@@ -180,16 +180,40 @@ func (s *Store) AgentAt(ctx context.Context, address string) (string, error) {
 
 // Prune implements [inbox.Store].
 func (s *Store) Prune(ctx context.Context, before time.Time) error {
-	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
-		for _, statement := range []string{
-			"delete from mail where received_at < $1",
-			"delete from senders where last_at < $1",
-			"delete from mailboxes where seq < $1 and not exists (select 1 from mail where to_address = address)",
-		} {
-			tx.Queue(ctx, statement, micros(before))
+	for _, old := range []expired{
+		{"mail", "id", "received_at < $1"},
+		{"senders", "address", "last_at < $1"},
+		{"mailboxes", "address", "seq < $1 and not exists (select 1 from mail where to_address = address)"},
+	} {
+		if err := s.prune(ctx, old, micros(before)); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// expired describes rows to be deleted: their table, its primary key and their condition,
+// with the parameter $1.
+type expired struct{ table, key, condition string }
+
+// prunedAtOnce is the number of rows that one transaction of a pruning deletes, so that it
+// does not delay the messages that arrive meanwhile.
+const prunedAtOnce = 1000
+
+// prune deletes rows until there are no more. The condition is in the statement twice: on
+// PostgreSQL it is checked again for a row that a concurrent transaction has changed.
+func (s *Store) prune(ctx context.Context, old expired, arg any) error {
+	statement := "delete from " + old.table + " where " + old.condition + " and " + old.key +
+		" in (select " + old.key + " from " + old.table + " where " + old.condition + " limit $2)"
+	for {
+		res, err := s.db.ExecContext(ctx, statement, arg, int64(prunedAtOnce))
+		if err != nil {
+			return err
+		}
+		if n, err := res.RowsAffected(); err != nil || n < prunedAtOnce {
+			return err
+		}
+	}
 }
 
 func scanHeader(row sqldb.Scanner) (m inbox.Message, err error) {
