@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"fmt"
-	"strings"
 )
 
 // prunedAtOnce is the number of rows of a table that a transaction of [Store.PrunePayments]
@@ -27,9 +26,11 @@ var ended = [...]string{
 // rows are what prevents that one is accepted twice.
 func (s *Store) PrunePayments(ctx context.Context, before int64) (removed int64, err error) {
 	for _, rows := range ended {
-		table, _, _ := strings.Cut(rows, " ")
+		rows += " and updated_at < $1"
 		for {
-			res, err := s.db.ExecContext(ctx, "delete from "+table+" where id in (select id from "+rows+" and updated_at < $1 order by updated_at limit $2)", before, int64(prunedAtOnce))
+			// The conditions are in the statement twice: PostgreSQL checks the outer ones again
+			// for a row that a concurrent transaction has claimed meanwhile.
+			res, err := s.db.ExecContext(ctx, "delete from "+rows+" and id in (select id from "+rows+" order by updated_at limit $2)", before, int64(prunedAtOnce))
 			if err != nil {
 				return removed, err
 			}

@@ -15,6 +15,54 @@ import (
 	"github.com/anima-run/anima/services/treasury/internal/sqlstore"
 )
 
+// TestPruneClaimedPayment checks on PostgreSQL that a payment is not removed which a
+// concurrent transaction claims while the removal waits for its row.
+func TestPruneClaimedPayment(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		if db.Engine != sqldb.Postgres {
+			return // a transaction of SQLite is the only writer
+		}
+		ctx, s := t.Context(), sqlstore.New(db, nil)
+		old, recent := now.UnixMicro(), now.Add(2*time.Hour).UnixMicro()
+		if _, _, err := s.ClaimPayment(ctx, pay.Payment{ID: "p", Agent: "lucky", State: api.PaymentIntended, CreatedAt: old, UpdatedAt: old}); err != nil {
+			t.Fatal(err)
+		}
+		type result struct {
+			removed int64
+			err     error
+		}
+		done := make(chan result, 1)
+		err := sqldb.InTx(ctx, db, func(tx *sqldb.Tx) error {
+			if _, err := tx.ExecContext(ctx, "update payments set busy_until = $1 where id = 'p'", recent); err != nil {
+				return err
+			}
+			go func() {
+				n, err := s.PrunePayments(ctx, now.Add(time.Hour).UnixMicro())
+				done <- result{n, err}
+			}()
+			for waiting := 0; waiting == 0; {
+				var err error
+				waiting, err = sqldb.One[int](ctx, db, `select count(*) from pg_stat_activity
+					where datname = current_database() and wait_event_type = 'Lock' and query like 'delete from payments%'`)
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := <-done; got.err != nil || got.removed != 0 {
+			t.Errorf("removed %d, %v, want none", got.removed, got.err)
+		}
+		if _, err := s.Payment(ctx, "p"); err != nil {
+			t.Errorf("the claimed payment: %v", err)
+		}
+	})
+}
+
 // TestPrunePayments checks that the rows of payments that ended before a time are removed,
 // and no row of which something is left to do.
 func TestPrunePayments(t *testing.T) {
