@@ -2,7 +2,7 @@ package sqlstore
 
 import (
 	"context"
-	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -38,38 +38,50 @@ func (e *expiries) note(agents []string, at int64) {
 	}
 }
 
-// expireDue removes the expired memories of the agents for which this process has not
-// done so within the last hour. It returns these agents.
+// expireDue removes expired memories of the agents for which this process has not done so
+// within the last hour. It returns the agents of which none is left.
 func (s Memory) expireDue(ctx context.Context, tx *sqldb.Tx, all []taken, at int64) (done []string, err error) {
+	seen := map[string]bool{}
 	for _, of := range all {
-		if slices.Contains(done, of.agent) || !s.expired.due(of.agent, at) {
+		if seen[of.agent] || !s.expired.due(of.agent, at) {
 			continue
 		}
-		if err := s.expire(ctx, tx, of.agent, at); err != nil {
+		seen[of.agent] = true
+		more, err := s.expire(ctx, tx, of.agent, at)
+		if err != nil {
 			return nil, err
 		}
-		done = append(done, of.agent)
+		if !more { // otherwise the next ingestion continues
+			done = append(done, of.agent)
+		}
 	}
 	return done, nil
 }
 
+// The number of facts and of episodes that one transaction removes.
+const (
+	factsAtOnce    = 100
+	episodesAtOnce = 500
+)
+
 // expire removes an agent's expired notes and facts and its episodes that are older than
-// [memory.EpisodeLife].
-func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
+// [memory.EpisodeLife]. more reports whether there may be more of them.
+func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64) (more bool, err error) {
 	tx.Queue(ctx, `delete from working_memory where agent = $1 and expires_at > 0 and expires_at <= $2`, agent, at)
-	if _, err := s.drop(ctx, tx, agent, "expired", at, `and expires_at > 0 and expires_at <= $2 order by category, key limit 100`, at); err != nil {
-		return err
+	facts, err := s.drop(ctx, tx, agent, "expired", at, `and expires_at > 0 and expires_at <= $2 order by category, key limit `+strconv.Itoa(factsAtOnce), at)
+	if err != nil {
+		return false, err
 	}
 	if err := s.indexOld(ctx, tx, agent); err != nil {
-		return err
+		return false, err
 	}
 	old, err := sqldb.All(ctx, tx, sqldb.Column[string],
-		`select id from episodic_memory where agent = $1 and created_at < $2 order by created_at limit 500`, agent, at-memory.EpisodeLife.Microseconds())
+		`select id from episodic_memory where agent = $1 and created_at < $2 order by created_at limit `+strconv.Itoa(episodesAtOnce), agent, at-memory.EpisodeLife.Microseconds())
 	for _, id := range old {
 		tx.Queue(ctx, `delete from episodic_memory where agent = $1 and id = $2`, agent, id)
 		unindex(ctx, tx, agent, memory.Episodic, id)
 	}
-	return err
+	return facts == factsAtOnce || len(old) == episodesAtOnce, err
 }
 
 // indexOld indexes facts that were written by a release without an index.

@@ -608,6 +608,29 @@ func TestIngestExpires(t *testing.T) {
 	})
 }
 
+// TestIngestExpiresInParts checks that episodes of which there are more than one
+// transaction removes are removed by the next ingestions, and not an hour later.
+func TestIngestExpiresInParts(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, store *sqlstore.Store) {
+		s := sqlstore.Memory{Store: store}
+		_, err := db.ExecContext(t.Context(), `insert into episodic_memory (agent, id, session, event_type, summary, outcome, class, origin, created_at)
+			with recursive n (i) as (select 1 union all select i + 1 from n where i < 1100)
+			select 'ada', 'old-' || i, 'ada-main', 'input', 's', 'success', 'strategic', 'self', i from n`)
+		must(t, err)
+		for i, want := range []int{601, 102, 3} { // each ingestion adds an episode
+			cmd := enginetest.Command("ada", fmt.Sprint("r", i))
+			turns(t, s, cmd, 1, func(t *api.Turn) { t.EndedAt = at })
+			if n, err := s.Ingest(t.Context(), at, cmd.Session); err != nil || n != 1 {
+				t.Fatalf("ingested %d, %v", n, err)
+			}
+			got, err := sqldb.One[int](t.Context(), db, `select count(*) from episodic_memory`)
+			if err != nil || got != want {
+				t.Errorf("after ingestion %d: %d episodes, %v, want %d", i+1, got, err, want)
+			}
+		}
+	})
+}
+
 func TestIngestCatchesUp(t *testing.T) {
 	remembering(t, func(t *testing.T, s sqlstore.Memory) {
 		cmd := enginetest.Command("ada", "r1")
