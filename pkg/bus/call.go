@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"strings"
@@ -85,6 +86,21 @@ type requestKey struct{}
 func RequestID(ctx context.Context) string {
 	h, _ := ctx.Value(requestKey{}).(nats.Header)
 	return h.Get(headerRequest)
+}
+
+// RequestedAt returns the time of the request that a handler answers, by the caller's
+// clock, in Unix microseconds. It is the time in [RequestID], so it is the same whenever
+// [Call] repeats the request. It is 0 if there is no such id.
+func RequestedAt(ctx context.Context) int64 {
+	id, err := uuid.Parse(RequestID(ctx))
+	if err != nil || id.Version() != 7 {
+		return 0
+	}
+	// The 12 bits after the version have the part of the millisecond, in units of 256 ns
+	// (RFC 9562, section 6.2, method 3).
+	part := int64(id[6]&0x0f)<<8 | int64(id[7])
+	ms := int64(binary.BigEndian.Uint64(id[:8]) >> 16) //nolint:gosec // 48 bits
+	return ms*1000 + part*256/1000
 }
 
 // pause waits before a request is repeated. It returns false if ctx then leaves less time

@@ -134,6 +134,7 @@ func TestCallAsksOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	caller := newBus(t, connect(t, s), bus.Options{Service: "caller"})
+	began := time.Now()
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	asking.Go(func() {
@@ -144,13 +145,20 @@ func TestCallAsksOthers(t *testing.T) {
 	})
 	crash()
 	var id string
+	var at int64
 	serve(t, b, patience, bus.Reply(func(ctx context.Context, r api.GetAgent) (api.Agent, error) {
-		id = bus.RequestID(ctx)
+		id, at = bus.RequestID(ctx), bus.RequestedAt(ctx)
 		return api.Agent{ID: r.Agent}, nil
 	}))
 	asking.Wait() // before the server is stopped
 	if first, err := requests.NextMsg(patience); err != nil || id == "" || first.Header.Get("Anima-Request") != id {
 		t.Errorf("the handler got the request %q, want the id of the first one, %v, %v", id, first, err)
+	}
+	if at < began.UnixMicro()-1 || at > time.Now().Add(-2*time.Second).UnixMicro() {
+		t.Errorf("the handler got the time %d, want that of the first request, after %s", at, began)
+	}
+	if at := bus.RequestedAt(t.Context()); at != 0 {
+		t.Errorf("outside of a handler: got the time %d, want 0", at)
 	}
 }
 

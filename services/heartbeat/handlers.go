@@ -1,6 +1,7 @@
 package heartbeat
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -152,6 +153,8 @@ func (h *handlers) setAlarm(ctx context.Context, m api.SetAlarm) (api.Alarm, err
 	return api.Alarm{Agent: set.Agent, At: set.At.UnixMicro()}, nil
 }
 
+// requestWake puts a wake for the creator. The wake has the time of the request, so that
+// a request that [bus.Call] repeats after loop has consumed the wake starts no other run.
 func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake, error) {
 	if !api.ValidKey(m.Agent) || !api.ValidKey(m.Cause) {
 		return api.Wake{}, &api.Error{
@@ -171,7 +174,7 @@ func (h *handlers) requestWake(ctx context.Context, m api.RequestWake) (api.Wake
 	h.tel.wake(ctx, "creator")
 	return h.wake(ctx, api.Wake{
 		Agent: m.Agent, Cause: m.Cause, Reason: schedule.Clip(m.Reason),
-		By: api.Principal{Kind: api.Creator}, At: h.now().UnixMicro(),
+		By: api.Principal{Kind: api.Creator}, At: cmp.Or(bus.RequestedAt(ctx), h.now().UnixMicro()),
 	})
 }
 
