@@ -28,6 +28,7 @@ func TestStore(t *testing.T) {
 		"agents":                  agents,
 		"many agents":             many,
 		"schedule":                entries,
+		"schedules at once":       schedulesAtOnce,
 		"due entries":             dueEntries,
 		"entries wait for agents": waiting,
 		"alarms":                  alarms,
@@ -244,6 +245,31 @@ func entries(t *testing.T, open open) {
 	ok(t, err)
 	diff(t, "emptied schedule", []schedule.Entry(nil), got)
 	next(t, s, time.Time{}) // b is not known yet
+}
+
+// schedulesAtOnce checks that of several schedules that replicas set concurrently one
+// remains, and not the entries of all.
+func schedulesAtOnce(t *testing.T, open open) {
+	s := open(silent)
+	const replicas = 4
+	for i := range 20 {
+		agent := fmt.Sprint("a", i)
+		var wg sync.WaitGroup
+		for r := range replicas {
+			wg.Go(func() {
+				entries, _ := schedule.Check(agent, []schedule.Entry{{Name: fmt.Sprint("r", r), Cron: "* * * * *"}}, noon(0))
+				if err := s.SetSchedule(context.WithoutCancel(t.Context()), agent, entries); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		got, err := s.Schedule(t.Context(), agent)
+		ok(t, err)
+		if len(got) != 1 {
+			t.Errorf("%s: got %d entries of %d schedules with one each, want 1", agent, len(got), replicas)
+		}
+	}
 }
 
 func dueEntries(t *testing.T, open open) {

@@ -129,6 +129,11 @@ func (s *Store) HasAgent(ctx context.Context, agent string) (bool, error) {
 // SetSchedule implements [schedule.Store].
 func (s *Store) SetSchedule(ctx context.Context, agent string, entries []schedule.Entry) error {
 	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		// Locks on the rows do not exclude a concurrent transaction that inserts others, and
+		// the schedule would have the entries of both.
+		if err := tx.Lock(ctx, "schedule "+agent); err != nil {
+			return err
+		}
 		names, err := sqldb.All(ctx, tx, scanText, "select name from beats where agent = $1 order by name"+tx.ForUpdate(), agent)
 		if err != nil {
 			return err
