@@ -78,12 +78,12 @@ func (s *Store) retire(ctx context.Context, tx *sqldb.Tx, agent string, was api.
 	return announce(ctx, tx, c)
 }
 
-// restore undoes the deletion of an agent and sets its state to sleeping. Its main
-// session and its session for mail are reopened; its other sessions stay terminated. The
-// caller announces the change.
-func (s *Store) restore(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
-	tx.Queue(ctx, `update agents set deleted_at = 0, state = $2, state_reason = 'applied again', state_since = $3, zero_since = 0
-		where id = $1`, agent, api.StateSleeping, at)
+// restore undoes the deletion of an agent, stores its present address and sets its state
+// to sleeping. Its main session and its session for mail are reopened; its other sessions
+// stay terminated. The caller announces the change.
+func (s *Store) restore(ctx context.Context, tx *sqldb.Tx, agent, address string, at int64) error {
+	tx.Queue(ctx, `update agents set deleted_at = 0, address = $4, state = $2, state_reason = 'applied again', state_since = $3, zero_since = 0
+		where id = $1`, agent, api.StateSleeping, at, address)
 	a, err := s.agentRow(tx.QueryRowContext(ctx, agentColumns+` and id = $1`, agent))
 	if err != nil {
 		return err

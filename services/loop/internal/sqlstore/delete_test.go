@@ -24,9 +24,10 @@ func TestDelete(t *testing.T) {
 		s := sqlstore.New(db, t.TempDir())
 		m := sqlstore.Memory{Store: s}
 		def := agent.Definition{Name: "Ada", Tools: []string{"sleep"}, Body: "Be useful."}
+		address := "0x1"
 		apply := func(at int64) sqlstore.Applied {
 			t.Helper()
-			v, err := s.Apply(t.Context(), def, "ada", "0x1", "source", at)
+			v, err := s.Apply(t.Context(), def, "ada", address, "source", at)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -76,9 +77,13 @@ func TestDelete(t *testing.T) {
 			t.Errorf("poor: got %v, %v, want none", all, err)
 		}
 
+		if changed, err := s.SetAddress(t.Context(), "ada", "0x2", 35); changed || api.CodeOf(err) != api.NotFound {
+			t.Errorf("another wallet: got %t, %v, want not_found", changed, err)
+		}
+		address = "0x2"
 		back := apply(40)
-		if !back.Changed || back.Agent.State != api.StateSleeping {
-			t.Errorf("applied again: got %+v, want it asleep", back)
+		if !back.Changed || back.Agent.State != api.StateSleeping || back.Agent.Address != "0x2" {
+			t.Errorf("applied again: got %+v, want it asleep, with the address of its present wallet", back)
 		}
 		if main, err = s.Session(t.Context(), back.Agent.Session); err != nil || main.ID != "ada-main-2" || main.Terminated != 0 {
 			t.Errorf("the main session is %+v, %v, want it open", main, err)

@@ -60,13 +60,17 @@ type Applied struct {
 
 // Apply creates an agent or replaces its definition, and adds the announcement to the
 // outbox in the same transaction. A definition with the same text changes nothing. Apply
-// restores an agent that was deleted.
+// restores an agent that was deleted. The address is that of a new agent, and of one that is
+// restored: a change of its wallet while it was deleted was not stored.
 func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, source string, at int64) (Applied, error) {
 	def, err := api.Encode(d)
 	if err != nil {
 		return Applied{}, err
 	}
 	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (out Applied, err error) {
+		if err := tx.Lock(ctx, "agent "+id); err != nil { // a new agent has no row to lock
+			return out, err
+		}
 		var old string
 		var deleted int64
 		c := api.AgentChanged{Agent: id, At: at}
@@ -86,7 +90,7 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 		default:
 			if deleted != 0 {
 				c.Previous = api.StateDead
-				if err := s.restore(ctx, tx, id, at); err != nil {
+				if err := s.restore(ctx, tx, id, address, at); err != nil {
 					return out, err
 				}
 			}

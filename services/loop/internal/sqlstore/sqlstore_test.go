@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,35 @@ func TestApply(t *testing.T) {
 		wantChange := api.AgentChanged{Agent: "ada", Name: "ADA", Address: "0xAD", State: api.StateSleeping, Reason: "just born", Seq: 2, At: at + 2}
 		if diff := cmp.Diff(wantChange, c); diff != "" || rows[1].subject != wantChange.Subject().String() {
 			t.Errorf("announced on %s (-want +got):\n%s", rows[1].subject, diff)
+		}
+	})
+}
+
+// TestApplyAtOnce tests that several concurrent requests, or copies of one, create an agent.
+func TestApplyAtOnce(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		s := sqlstore.New(db, "/data")
+		const requests = 4
+		for i := range 10 {
+			id := fmt.Sprint("ada", i)
+			var changed atomic.Int64
+			var all sync.WaitGroup
+			for range requests {
+				all.Go(func() {
+					v, err := s.Apply(t.Context(), definition(id), id, "0xAD", "v1", at)
+					if err != nil || v.Agent.ID != id {
+						t.Errorf("%s: got %+v, %v", id, v, err)
+					}
+					if v.Changed {
+						changed.Add(1)
+					}
+				})
+			}
+			all.Wait()
+			if n := changed.Load(); n != 1 {
+				t.Errorf("%s was created by %d of %d requests, want one", id, n, requests)
+			}
 		}
 	})
 }
