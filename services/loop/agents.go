@@ -32,10 +32,10 @@ func (h *handlers) agentRoutes() []bus.Route {
 	}
 }
 
-// applyAgent creates or updates an agent from an AGENT.md. It opens the account first
-// and announces the agent last: a crash in between leaves an account without an agent,
-// which the next apply uses. The answer has a warning for each tool that the agent
-// cannot use.
+// applyAgent creates or updates an agent from an AGENT.md. It opens the account and sets
+// the schedule first and announces the agent last: a crash in between leaves an account
+// without an agent, or another schedule, which the next apply uses or sets. The answer has
+// a warning for each tool that the agent cannot use.
 func (h *handlers) applyAgent(ctx context.Context, m api.ApplyAgent) (api.Agent, error) {
 	return h.applyNamed(ctx, m, "")
 }
@@ -69,11 +69,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 		return api.Agent{}, err
 	}
 	if !same { // otherwise the agent may have changed its schedule since
-		beats := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
-		for _, s := range def.Schedule {
-			beats.Beats = append(beats.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
-		}
-		if _, err := bus.Call[api.Schedule](ctx, h.bus, beats); err != nil {
+		if err := h.setSchedule(ctx, id, def.Schedule); err != nil {
 			return api.Agent{}, err
 		}
 	}
@@ -83,6 +79,11 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	}
 	h.relay.Wake()
 	if applied.Changed {
+		if err := h.repeatSchedule(ctx, id); err != nil {
+			return api.Agent{}, err
+		}
+	}
+	if applied.Changed {
 		h.log.InfoContext(ctx, "agent applied", "agent", id, "version", applied.Agent.Version)
 	}
 	a, err := h.store.Definition(ctx, id)
@@ -91,6 +92,35 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 	}
 	applied.Agent.Warnings = h.tools.warnings(a)
 	return applied.Agent, nil
+}
+
+// setSchedule sets the schedule of an agent.
+func (h *handlers) setSchedule(ctx context.Context, id string, entries []agent.Schedule) error {
+	m := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
+	for _, s := range entries {
+		m.Beats = append(m.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
+	}
+	_, err := bus.Call[api.Schedule](ctx, h.bus, m)
+	return err
+}
+
+// repeatSchedule sets the schedule of an agent to that of its stored definition, until the
+// definition is still the same afterwards. Concurrent requests that apply or delete the
+// agent may set their schedules in another order than they store their definitions; the
+// last one that stores a definition or a deletion corrects the schedule.
+func (h *handlers) repeatSchedule(ctx context.Context, id string) error {
+	for {
+		entries, version, err := h.store.Scheduled(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := h.setSchedule(ctx, id, entries); err != nil {
+			return err
+		}
+		if _, now, err := h.store.Scheduled(ctx, id); err != nil || now == version {
+			return err
+		}
+	}
 }
 
 func (h *handlers) getAgent(ctx context.Context, m api.GetAgent) (api.Agent, error) {

@@ -1,11 +1,14 @@
 package loop_test
 
 import (
+	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/bus"
 )
 
 // TestApplyAgain tests that the same AGENT.md does not replace the schedule, which the
@@ -26,13 +29,65 @@ func TestApplyAgain(t *testing.T) {
 		}
 	}
 	ask[api.Agent](t, b, api.ApplyAgent{Source: source})
-	scheduled(0)
+	scheduled(0, 0) // before and after the definition is stored
 	other := strings.Replace(source, "---\nBe", "schedule:\n  - name: daily\n    cron: \"0 6 * * *\"\n---\nBe", 1)
 	for range 2 {
 		ask[api.Agent](t, b, api.ApplyAgent{Source: other})
 	}
-	scheduled(0, 1)
+	scheduled(0, 0, 1, 1)
 	ask[api.Deleted](t, b, api.DeleteAgent{Agent: "lucky", Force: true})
 	ask[api.Agent](t, b, api.ApplyAgent{Source: other})
-	scheduled(0, 1, 0, 1)
+	scheduled(0, 0, 1, 1, 0, 1, 1)
+}
+
+// TestAppliedAtOnce tests that the schedule is that of the stored definition after two
+// creators have applied the agent at the same time, and after one has deleted it while the
+// other applied it.
+func TestAppliedAtOnce(t *testing.T) {
+	t.Parallel()
+	p, b, _ := alive(t, 2)
+	daily := func(name string) string {
+		return strings.Replace(source, "---\nBe", "schedule:\n  - name: "+name+"\n    cron: \"0 6 * * *\"\n---\nBe", 1)
+	}
+	// during makes the other request while loop sets the first schedule of a request.
+	during := func(other func(store func())) {
+		var once sync.Once
+		p.set(func() {
+			p.sets = func(_ context.Context, _ api.SetSchedule, store func()) {
+				first := false
+				once.Do(func() { first = true })
+				if !first {
+					store()
+					return
+				}
+				other(store)
+			}
+		})
+	}
+	apply := func(name string) {
+		if _, err := bus.Call[api.Agent](t.Context(), b, api.ApplyAgent{Source: daily(name)}); err != nil {
+			t.Error(err)
+		}
+	}
+	want := func(when, name string) {
+		t.Helper()
+		p.set(func() {
+			last := p.schedules[len(p.schedules)-1]
+			if len(last.Beats) != 1 || last.Beats[0].Name != name {
+				t.Errorf("%s: the schedule is %+v, want that of the stored definition, %s", when, last.Beats, name)
+			}
+		})
+	}
+	during(func(store func()) {
+		store()
+		apply("second")
+	})
+	apply("first")
+	want("applied by two", "first")
+	during(func(store func()) {
+		apply("third")
+		store()
+	})
+	ask[api.Deleted](t, b, api.DeleteAgent{Agent: "lucky", Force: true})
+	want("applied during the deletion", "third")
 }

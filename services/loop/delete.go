@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
-	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/wait"
 
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
@@ -55,7 +54,7 @@ func (h *handlers) deleteAgent(ctx context.Context, m api.DeleteAgent) (api.Dele
 	if err := h.goals.cancelOf(ctx, id, "the agent was deleted"); err != nil {
 		return api.Deleted{}, err
 	}
-	if _, err := bus.Call[api.Schedule](ctx, h.bus, api.SetSchedule{Agent: id, Beats: []api.Beat{}}); err != nil {
+	if err := h.repeatSchedule(ctx, id); err != nil { // none, unless the agent was applied again since
 		return api.Deleted{}, err
 	}
 	if m.Forget {

@@ -33,7 +33,9 @@ type peers struct {
 	funds  func(ctx context.Context)              // called before a balance is answered
 	thinks api.Micros                             // cost of each model call of a task that does not complete; 0: tasks complete
 
-	schedules []api.SetSchedule // in the order of the requests
+	schedules []api.SetSchedule // in the order in which they were stored
+	// sets is called with a schedule and the function that stores it.
+	sets func(ctx context.Context, m api.SetSchedule, store func())
 }
 
 // spent is the cost that treasury reports for a turn without an answer.
@@ -43,7 +45,7 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 	t.Helper()
 	p := &peers{
 		key: ed25519.NewKeyFromSeed(make([]byte, ed25519.SeedSize)), action: api.Allow, paid: map[string]int{}, prompt: map[string]string{},
-		gate: func(context.Context, string) {}, funds: func(context.Context) {},
+		gate: func(context.Context, string) {}, funds: func(context.Context) {}, sets: func(_ context.Context, _ api.SetSchedule, store func()) { store() },
 	}
 	loop.Serve(t, b,
 		bus.Stream(p.complete), bus.Reply(p.evaluate), bus.Reply(p.listKeys), bus.Reply(p.approvePlan),
@@ -61,8 +63,11 @@ func newPeers(t *testing.T, b *bus.Bus) *peers {
 		bus.Reply(func(context.Context, api.ListModels) (api.Models, error) {
 			return api.Models{Models: []api.Model{{ID: "m", Provider: "p", ContextWindow: 128_000, MaxOutput: 4096, TierMinimum: api.TierCritical, Usable: true}}}, nil
 		}),
-		bus.Reply(func(_ context.Context, m api.SetSchedule) (api.Schedule, error) {
-			p.set(func() { p.schedules = append(p.schedules, m) })
+		bus.Reply(func(ctx context.Context, m api.SetSchedule) (api.Schedule, error) {
+			p.mu.Lock()
+			sets := p.sets
+			p.mu.Unlock()
+			sets(ctx, m, func() { p.set(func() { p.schedules = append(p.schedules, m) }) })
 			return api.Schedule{}, nil
 		}),
 		bus.Reply(func(_ context.Context, m api.SetAlarm) (api.Alarm, error) {
