@@ -130,7 +130,9 @@ func (h *handlers) done(ctx context.Context, cmd api.Run) (bool, error) {
 
 // rested returns an error that redelivers a wake of the agent itself or of heartbeat if
 // the agent has slept for less than [lifecycle.Pause], so that no error can make an agent
-// run continuously (docs/reference/loop.md, continuous wake).
+// run continuously (docs/reference/loop.md, continuous wake). If
+// the agent went to sleep more than Pause ahead of the present time, because a clock was set
+// back, the wake does not wait: the messages behind it would expire.
 func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 	if cmd.Kind != api.RunWake {
 		return nil
@@ -140,7 +142,7 @@ func (h *handlers) rested(ctx context.Context, cmd api.Run) error {
 		return err
 	}
 	slept := time.Duration(h.now().UnixMicro()-since) * time.Microsecond
-	if wait := lifecycle.Pause - slept; wait > 0 && (cmd.By.Kind == api.Self || cmd.By.Kind == api.HeartbeatKind) {
+	if wait := lifecycle.Pause - slept; wait > 0 && wait <= 2*lifecycle.Pause && (cmd.By.Kind == api.Self || cmd.By.Kind == api.HeartbeatKind) {
 		return &api.Error{Code: api.Unavailable, Message: "the agent has just gone to sleep", RetryAfter: wait.Milliseconds() + 1}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/apptest"
 
 	"github.com/anima-run/anima/services/loop/internal/engine"
 )
@@ -34,6 +35,33 @@ func TestCancelAfterTheEnd(t *testing.T) {
 		st, err := h.cancelRun(ctx, api.CancelRun{Run: run, Session: cmd.Session})
 		if err != nil || st.Cancelled == ends || (st.Status == api.RunEnded) != ends || st.Success != ends {
 			t.Errorf("%s: got %+v, %v, want a run that ended: %t", run, st, err, ends)
+		}
+	}
+}
+
+// TestRested tests that a wake that no input requested waits until the agent has slept for
+// a second, also if the clock of the replica is behind by less, and not for the time by
+// which a clock was set back.
+func TestRested(t *testing.T) {
+	t.Parallel()
+	h := onStore(t, apptest.Bus(t))
+	h.apply(t, "ada", true) // sleeps since 1
+	for _, tt := range []struct {
+		slept time.Duration
+		by    api.PrincipalKind
+		want  time.Duration
+	}{
+		{0, api.HeartbeatKind, 1001 * time.Millisecond},
+		{400 * time.Millisecond, api.Self, 601 * time.Millisecond},
+		{400 * time.Millisecond, api.Creator, 0},
+		{time.Second, api.HeartbeatKind, 0},
+		{-200 * time.Millisecond, api.HeartbeatKind, 1201 * time.Millisecond},
+		{-time.Minute, api.HeartbeatKind, 0},
+	} {
+		h.now = func() time.Time { return time.UnixMicro(1).Add(tt.slept) }
+		err := h.rested(t.Context(), api.Run{Run: "r", Agent: "ada", Session: "ada-main", Kind: api.RunWake, By: api.Principal{Kind: tt.by}})
+		if got := api.Wire(err).Retry(); (err != nil) != (tt.want > 0) || err != nil && got != tt.want {
+			t.Errorf("after %s, woken by %s: got %v, again in %s, want %s", tt.slept, tt.by, err, got, tt.want)
 		}
 	}
 }
