@@ -71,6 +71,11 @@ type Engine struct {
 // the next owner resumes from the journal; after a PERSIST the next owner appends the
 // entry that announces it.
 func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
+	runCtx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	// The notice of a cancel that is stored after the store was read must not be missed.
+	steered, unwatch := e.Queue.Watch(cmd, stop)
+	defer unwatch()
 	known, err := e.Store.Known(ctx, cmd)
 	if err != nil {
 		return err
@@ -87,7 +92,7 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 	s := &state{
 		cmd: cmd, agent: known.Agent, input: known.Input, number: known.Turns + 1, total: known.Turns, cost: known.Cost,
 		last: known.Journal, since: known.Journal, results: map[int]Result{}, intents: map[int]Intent{}, before: known.Before,
-		counters: known.Counters, notice: known.Notice, after: position{known.Last, known.Journal, known.Reset},
+		counters: known.Counters, notice: known.Notice, after: position{known.Last, known.Journal, known.Reset}, steered: steered,
 	}
 	if known.Turns > 0 {
 		s.persisted = known.Before // cleared by apply if the journal already announced it
@@ -97,14 +102,9 @@ func (e *Engine) Run(ctx context.Context, cmd api.Run, ev Events) error {
 			return err
 		}
 	}
-	runCtx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
 	s.expire = func() { stop(context.DeadlineExceeded) }
 	s.limit = time.AfterFunc(limitOf(known.Agent), s.expire)
 	defer s.limit.Stop()
-	var unwatch func()
-	s.steered, unwatch = e.Queue.Watch(cmd, stop)
-	defer unwatch()
 	switch {
 	case known.Cancelled != "":
 		stop(Cancelled(known.Cancelled))

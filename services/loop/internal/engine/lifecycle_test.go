@@ -500,6 +500,49 @@ func TestCollect(t *testing.T) {
 	}
 }
 
+// TestQueuedTwice tests that a second copy of a run's own message, or of one that it
+// includes, which a caller has sent again with its key, does not join the run.
+func TestQueuedTwice(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []api.Mode{api.ModeCollect, api.ModeSteer} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			w := world(asks("", "put"), asks("", "put"), says("done"))
+			first, other := behind("run1", "first", mode, api.Creator), behind("other", "second", mode, api.Creator)
+			add := func() {
+				for range 2 {
+					w.Queue.Add(other)
+				}
+				w.Queue.Add(first)
+			}
+			want := []string{"first", "second", ""}
+			if mode == api.ModeCollect {
+				add()
+				want = []string{"first\n\nsecond", "", ""}
+			} else {
+				script := w.Router.Script
+				w.Router.Script = func(req api.Complete) (api.Completion, error) {
+					if strings.HasSuffix(req.ID, ".1") {
+						add()
+					}
+					return script(req)
+				}
+			}
+			turns, end := run(t, w, first)
+			var got []string
+			for _, tr := range turns {
+				got = append(got, tr.Input)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("inputs (-want +got):\n%s", diff)
+			}
+			if !end.Success || end.Outcome != api.OutcomeConsumed {
+				t.Errorf("ended %+v, want success", end)
+			}
+		})
+	}
+}
+
 // TestCancel tests that a cancel stops the running tool, that no other tool starts, and
 // that the run is not resumed.
 func TestCancel(t *testing.T) {
@@ -539,6 +582,31 @@ func TestCancel(t *testing.T) {
 			t.Errorf("delivered again it asked the model %d times", got-before)
 		}
 	})
+}
+
+// TestCancelAfterRead tests that a cancel is not missed that is stored and announced just
+// after the run was read from the store.
+func TestCancelAfterRead(t *testing.T) {
+	t.Parallel()
+	w := world(asks("", "fire"), says("never"))
+	store, _ := w.Store.(*memStore)
+	gate := func(ctx context.Context, port string, do func() error) error {
+		err := enginetest.Open(ctx, port, do)
+		if port == "known" {
+			store.Cancel("run1", "enough")
+			w.Queue.Cancel("run1")
+		}
+		return err
+	}
+	if err := w.Run(t.Context(), gate, command); err != nil {
+		t.Fatal(err)
+	}
+	if e := outcomeOf(t, w, command).Known.Ended; e == nil || e.Reason != api.ReasonCancelled || e.Error != "enough" {
+		t.Errorf("ended %+v, want it cancelled", e)
+	}
+	if got := w.Effects.Of("fire"); len(got) != 0 {
+		t.Errorf("a tool ran after the cancel: %v", got)
+	}
 }
 
 // TestCancelBetween tests that a recorded cancel takes effect at the next PERSIST

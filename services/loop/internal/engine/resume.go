@@ -132,6 +132,9 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 			if m.Mode != api.ModeCollect {
 				break // preserve the order of the queue
 			}
+			if isCopy(s.cmd, in.Merged, m) {
+				continue
+			}
 			waits, err := e.Store.Waits(ctx, m.Run)
 			if err != nil {
 				return Input{}, err
@@ -146,6 +149,13 @@ func (e *Engine) input(ctx context.Context, s *state) (Input, error) {
 	}
 	in.Text, in.By = text, api.Lowest(by...)
 	return in, nil
+}
+
+// isCopy reports whether a queued message is that of the run itself or one that is merged
+// already. A caller may send a message again with its idempotency key, and if the message
+// waits for longer than the queue keeps its id, the queue has it twice.
+func isCopy(cmd api.Run, merged []api.Run, m api.Run) bool {
+	return m.Run == cmd.Run || slices.ContainsFunc(merged, func(o api.Run) bool { return o.Run == m.Run })
 }
 
 // mail builds the input of a run for inbox messages: those of one sender, or of all
@@ -239,7 +249,7 @@ func (e *Engine) steering(ctx context.Context, s *state) (Input, error) {
 		return in, err
 	}
 	for _, m := range waiting {
-		if m.Mode != api.ModeSteer || slices.ContainsFunc(s.joined.Merged, func(o api.Run) bool { return o.Run == m.Run }) {
+		if m.Mode != api.ModeSteer || isCopy(s.cmd, s.joined.Merged, m) || isCopy(s.cmd, in.Merged, m) {
 			continue
 		}
 		waits, err := e.Store.Waits(ctx, m.Run) // false also if an earlier turn merged it, and its message is not acknowledged yet
