@@ -69,6 +69,15 @@ func TestExpire(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a run that its owner returned before its begin was stored", message("first"), true)
+	// The owner of a run in mode collect crashes before it stores the outcomes of the
+	// messages that the run includes.
+	fifth, sixth := message("fifth"), message("sixth")
+	fifth.Session, sixth.Session = "collected", "collected"
+	begin := engine.Step{Turn: 1, Begin: &engine.Begin{Attempt: 1, Input: &engine.Input{Text: "both", Merged: []api.Run{sixth}}}}
+	if _, err := j.Append(t.Context(), fifth, begin, 0); err != nil {
+		t.Fatal(err)
+	}
+	want("a message that a run includes", sixth, false)
 	if got := []string{"second", "first"}; !slices.Equal(dropped, got) {
 		t.Errorf("dropped %v, want %v", dropped, got)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -108,10 +109,19 @@ func (j Journal) Turn(ctx context.Context, session, run string, number int, afte
 }
 
 // InProgress reports whether the last entry of a session's journal belongs to a run that
-// its owner has not returned.
+// its owner has not returned, or begins a run that includes the message of the given one.
+// The owner stores the outcome of that message before the next entry; if it crashes in
+// between, the next owner does.
 func (j Journal) InProgress(ctx context.Context, session, run string) (bool, error) {
-	_, e, err := j.last(ctx, api.Run{Session: session}, 0)
-	return e.Run == run && e.Kind != api.EntryRelease, err
+	end, e, err := j.last(ctx, api.Run{Session: session}, 0)
+	if err != nil || e.Run == run || e.Kind != api.EntryBegin {
+		return e.Run == run && e.Kind != api.EntryRelease, err
+	}
+	step, err := stepOf(end, e)
+	if err != nil || step.Begin == nil || step.Begin.Input == nil {
+		return false, err
+	}
+	return slices.ContainsFunc(step.Begin.Input.Merged, func(m api.Run) bool { return m.Run == run }), nil
 }
 
 // last returns the last entry of a session's journal, with sequence 0 if there is none.
