@@ -7,6 +7,10 @@
 // of its own owner, with an epoch that is not later, and continues from that value's
 // revision. For this, two Leases of one key must not have the same owner at the same
 // time.
+//
+// A value with an earlier epoch is replaced, whatever its expiry: its owner was fenced when
+// the later epoch began, and has renewed the lease only because it was suspended, with its
+// clock, and has not noticed.
 package lease
 
 import (
@@ -63,7 +67,7 @@ func (l *Lease[T]) Take(ctx context.Context) (from time.Time, err error) {
 	}
 	self, _, _ := value.Holder()
 	next, held, err := l.Bucket.Take(ctx, l.Key, value, l.TTL, func(held T) bool {
-		return l.own(held) || l.revision == 0 && held.Free(self, from.UnixMicro())
+		return l.own(held) || l.fences(held) || l.revision == 0 && held.Free(self, from.UnixMicro())
 	})
 	owner, _, expires := held.Holder()
 	if l.rival = expires; api.CodeOf(err) == api.Conflict && (owner == "" && expires == 0 || l.own(held)) {
@@ -89,6 +93,13 @@ func (l *Lease[T]) own(held T) bool {
 	owner, epoch, _ := held.Holder()
 	self, latest, _ := l.Value(0).Holder()
 	return owner == self && epoch <= latest
+}
+
+// fences reports whether held is of an earlier epoch. Values without an epoch have 0.
+func (l *Lease[T]) fences(held T) bool {
+	_, epoch, _ := held.Holder()
+	_, latest, _ := l.Value(0).Holder()
+	return epoch < latest
 }
 
 // Written reports whether the key may have a value of this Lease, which Release deletes.

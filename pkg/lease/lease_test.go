@@ -233,3 +233,31 @@ func TestEpoch(t *testing.T) {
 		t.Errorf("a later epoch: %v", err)
 	}
 }
+
+// TestEarlierEpoch checks that an owner takes the lease from one of an earlier epoch, which
+// has renewed it after a suspension, and keeps it.
+func TestEarlierEpoch(t *testing.T) {
+	t.Parallel()
+	locks, _ := open[api.Lock](t, apptest.Server(t), "one")
+	claim := func(owner string, epoch uint64) *lease.Lease[api.Lock] {
+		return &lease.Lease[api.Lock]{
+			Bucket: locks, Key: api.LockKey("s"), TTL: time.Hour, Now: time.Now, Log: apptest.Log(t),
+			Value: func(expires int64) api.Lock { return api.Lock{Run: "r", Owner: owner, Epoch: epoch, Expires: expires} },
+		}
+	}
+	suspended, present := claim("one", 5), claim("two", 9)
+	if _, err := suspended.Take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the first renewal of the present owner, and a later one
+		if _, err := present.Take(t.Context()); err != nil {
+			t.Errorf("the later epoch: %v", err)
+		}
+	}
+	if _, err := suspended.Take(t.Context()); api.CodeOf(err) != api.Conflict {
+		t.Errorf("the earlier epoch: got %v, want %s", err, api.Conflict)
+	}
+	if e := entry(t, locks, present.Key); e.Value.Owner != "two" {
+		t.Errorf("got %+v, want the lease of two", e.Value)
+	}
+}

@@ -170,12 +170,12 @@ func TestRenewals(t *testing.T) {
 	if _, err := s.locks.Get(t.Context(), key); api.CodeOf(err) != api.NotFound {
 		t.Errorf("after the work the renewal is there: %v", err)
 	}
-	// A renewal by another owner ends the work.
+	// A renewal by the next owner, whose epoch is later, ends the work.
 	err = this.With(t.Context(), cmd, func(ctx context.Context) error {
 		if err := this.Journal.Own(ctx, cmd, 1); err != nil {
 			return err
 		}
-		if _, err := s.locks.Create(ctx, key, api.Lock{Run: "r", Owner: "other", Epoch: 1, Expires: time.Now().Add(time.Hour).UnixMicro()}, time.Hour); err != nil {
+		if _, err := s.locks.Create(ctx, key, api.Lock{Run: "r", Owner: "other", Epoch: 1000, Expires: time.Now().Add(time.Hour).UnixMicro()}, time.Hour); err != nil {
 			return err
 		}
 		<-ctx.Done()
