@@ -46,6 +46,13 @@ func (h *handlers) httpRoutes(routes host.Routes) {
 	} {
 		routes.Keyed(pattern, api.ScopeSpend, d.Refuse, func(w http.ResponseWriter, r *http.Request) { h.httpCall(w, r, d) })
 	}
+	routes.Keyed("POST /anthropic/v1/messages/count_tokens", api.ScopeSpend, surface.Anthropic{}.Refuse, h.httpCount)
+	// The clients of the protocol cannot read the error of the host for a path without a
+	// route. Below /v1/ it stays, because the routes of the other services are there, too.
+	routes.Public("/anthropic/", func(w http.ResponseWriter, r *http.Request) {
+		err := &api.Error{Code: api.NotFound, Message: fmt.Sprintf("%s %.200s is not served here", r.Method, r.URL.Path), Next: "see docs/http.md for the routes"}
+		surface.Anthropic{}.Refuse(w, host.StatusOf(err), err)
+	})
 }
 
 // httpModels adds the routes for the usable models, and for one of them, in the format of a
@@ -82,6 +89,43 @@ func (h *handlers) httpModels(routes host.Routes, pattern string, d surface.List
 // is canceled at the provider, and what was generated is billed. After a crash the caller
 // repeats the request with its key: a stored answer is returned without another payment.
 func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Dialect) {
+	h.httpPrompt(w, r, d, d.Read, func(in surface.Request, req callRequest) {
+		head := surface.Head{ID: req.ID, Model: in.Model, Created: h.now().Unix(), Usage: in.Usage}
+		if !in.Stream {
+			answer, err := h.stored(r.Context(), req, func(api.Delta) error { return nil })
+			if err != nil {
+				refuse(w, d, err)
+				return
+			}
+			d.Answer(w, head, answer)
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		out := newHTTPStream(d.Stream(w, head), cancel, commentEvery)
+		defer out.stop()
+		answer, err := h.stored(ctx, req, out.delta)
+		out.end(answer, err, func(err error) { refuse(w, d, err) })
+	})
+}
+
+// httpCount answers with the estimate of the tokens of a prompt. Nothing is held or paid, and
+// no model is called.
+func (h *handlers) httpCount(w http.ResponseWriter, r *http.Request) {
+	d := surface.Anthropic{}
+	h.httpPrompt(w, r, d, d.ReadCount, func(_ surface.Request, req callRequest) {
+		if err := check(req); err != nil {
+			refuse(w, d, err)
+			return
+		}
+		d.Count(w, h.promptTokens(req))
+	})
+}
+
+// httpPrompt reads and checks the request of a model call and passes it to use. The request
+// has a part of the memory until use returns. httpPrompt answers a request that cannot be
+// read or made.
+func (h *handlers) httpPrompt(w http.ResponseWriter, r *http.Request, d surface.Dialect, read func([]byte) (surface.Request, error), use func(surface.Request, callRequest)) {
 	size := r.ContentLength
 	if size < 0 || size > maxCallBody { // unknown, or refused below
 		size = maxCallBody
@@ -100,7 +144,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 		return
 	}
 	memory.Shrink(int64(len(body)))
-	in, err := d.Read(body)
+	in, err := read(body)
 	if err != nil {
 		d.Refuse(w, host.StatusOf(err), err)
 		return
@@ -110,22 +154,7 @@ func (h *handlers) httpCall(w http.ResponseWriter, r *http.Request, d surface.Di
 		d.Refuse(w, host.StatusOf(err), err)
 		return
 	}
-	head := surface.Head{ID: req.ID, Model: in.Model, Created: h.now().Unix(), Usage: in.Usage}
-	if !in.Stream {
-		answer, err := h.stored(r.Context(), req, func(api.Delta) error { return nil })
-		if err != nil {
-			refuse(w, d, err)
-			return
-		}
-		d.Answer(w, head, answer)
-		return
-	}
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	out := newHTTPStream(d.Stream(w, head), cancel, commentEvery)
-	defer out.stop()
-	answer, err := h.stored(ctx, req, out.delta)
-	out.end(answer, err, func(err error) { refuse(w, d, err) })
+	use(in, req)
 }
 
 // stored makes a call for an HTTP caller, who cannot confirm it later: once the answer is

@@ -284,6 +284,76 @@ func TestModelLists(t *testing.T) {
 	}
 }
 
+// TestCountTokens counts the tokens of prompts with the official client, and checks that
+// nothing is held and no model is called.
+func TestCountTokens(t *testing.T) {
+	t.Parallel()
+	p := serve(t)
+	w, b := paid(t, p.url, map[string]string{"ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/1000,gpt-4o-mini=1/4/128000/vision"})
+	withBalances(t, w)
+	c := anthropic.NewClient(anthropicoption.WithBaseURL(w.HTTP+"/anthropic"), anthropicoption.WithAPIKey(w.Token), anthropicoption.WithMaxRetries(0), anthropicoption.WithHeader("Anima-Agent", "lucky"))
+	count := func(params anthropic.MessageCountTokensParams) (int64, error) {
+		n, err := c.Messages.CountTokens(t.Context(), params)
+		if err != nil {
+			return 0, err
+		}
+		return n.InputTokens, nil
+	}
+	ask := func(model string, content ...anthropic.ContentBlockParamUnion) anthropic.MessageCountTokensParams {
+		return anthropic.MessageCountTokensParams{Model: model, Messages: []anthropic.MessageParam{anthropic.NewUserMessage(content...)}}
+	}
+	plain := ask("m", anthropic.NewTextBlock("hello")) // 4 for the message, 2 for five bytes
+	whole := ask("m", anthropic.NewTextBlock("hello"))
+	whole.System = anthropic.MessageCountTokensParamsSystemUnion{OfString: anthropic.String("be brief")} // 4 + 2
+	whole.Tools = []anthropic.MessageCountTokensToolUnionParam{anthropic.MessageCountTokensToolParamOfTool(anthropic.ToolInputSchemaParam{}, "look")}
+	for name, c := range map[string]struct {
+		params anthropic.MessageCountTokensParams
+		want   func(n int64) bool
+	}{
+		"a text":                    {plain, func(n int64) bool { return n == 6 }},
+		"with a system and a tool":  {whole, func(n int64) bool { return n == 6+6+8+1 }},
+		"longer than the window":    {ask("m", anthropic.NewTextBlock(strings.Repeat("text ", 200_000))), func(n int64) bool { return n == 250_004 }},
+		"an image for a dear model": {ask("gpt-4o-mini", anthropic.NewImageBlockBase64("image/gif", dotBase64)), func(n int64) bool { return n == 4+1502+48_169 }},
+	} {
+		got, err := count(c.params)
+		if err != nil || !c.want(got) {
+			t.Errorf("%s: got %d tokens, %v", name, got, err)
+		}
+	}
+	for name, c := range map[string]struct {
+		params anthropic.MessageCountTokensParams
+		status int
+		word   string
+	}{
+		"unknown model": {ask("mm", anthropic.NewTextBlock("hello")), http.StatusNotFound, "not_found_error"},
+		"no messages":   {anthropic.MessageCountTokensParams{Model: "m", Messages: []anthropic.MessageParam{}}, http.StatusBadRequest, "invalid_request_error"},
+		"not an image":  {ask("gpt-4o-mini", anthropic.NewImageBlockBase64("image/png", dotBase64)), http.StatusBadRequest, "invalid_request_error"},
+	} {
+		_, err := count(c.params)
+		if status, word := (anthropicCaller{}).status(err); status != c.status || word != c.word {
+			t.Errorf("%s: got %d %s, want %d %s", name, status, word, c.status, c.word)
+		}
+	}
+	if settled, released, active, _ := b.sums(); settled+released+active != 0 || p.calls.Load() != 0 {
+		t.Errorf("got %d settled, %d released and %d active holds and %d calls of the provider, want none", settled, released, active, p.calls.Load())
+	}
+}
+
+// TestUnknownPaths checks that a path without a route below that of Anthropic's protocol has
+// an error of the protocol, with and without a key.
+func TestUnknownPaths(t *testing.T) {
+	t.Parallel()
+	w := start(t, serve(t), nil)
+	for _, route := range []string{"POST /anthropic/v1/messages/batches", "GET /anthropic/v1/files", "GET /anthropic/v1/messages", "POST /anthropic/"} {
+		for _, key := range []string{"", w.Token} {
+			got := fetch(t, w, route, "", "X-Api-Key", key)
+			if got.status != http.StatusNotFound || got.Type != "error" || got.Error.Type != "not_found_error" || !strings.Contains(got.Error.Message, route) {
+				t.Errorf("%s with the key %q: got %d %s, want 404 not_found_error", route, key, got.status, got.body)
+			}
+		}
+	}
+}
+
 // withBalances answers requests for the balance of agents as treasury does: lucky has
 // credits, and no other agent has an account.
 func withBalances(t *testing.T, w *apptest.World) *apptest.World {

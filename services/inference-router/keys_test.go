@@ -100,6 +100,7 @@ func TestKeys(t *testing.T) {
 	routes["GET /v1/models/m"] = ""
 	routes["GET /anthropic/v1/models"] = ""
 	routes["GET /anthropic/v1/models/m"] = ""
+	routes["POST /anthropic/v1/messages/count_tokens"] = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 	for route, body := range routes {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +145,7 @@ func TestKeys(t *testing.T) {
 			}
 		}
 		if len(b.holds) != 9 {
-			t.Errorf("got %d paid calls, want 9: three for each route", len(b.holds))
+			t.Errorf("got %d paid calls, want 9: three for each route of calls", len(b.holds))
 		}
 	})
 }

@@ -128,6 +128,26 @@ func (c *callState) query() model.Query {
 	return q
 }
 
+// promptTokens returns the estimate of the tokens of a prompt for the model that a call with
+// it would try first, without its pauses. If no model can be called now, for example because
+// the prompt is longer than each window, it is the estimate for the first candidate that is
+// registered.
+func (h *handlers) promptTokens(req callRequest) int64 {
+	q := (&callState{h: h, req: req}).query()
+	var route model.Route
+	h.models.Registry().Select(h.matrix.load(), q, &route)
+	tokens := int64(0)
+	for i := range route.Candidates {
+		switch c := &route.Candidates[i]; {
+		case c.Reason == model.Usable:
+			return c.Prompt
+		case c.Model != nil && tokens == 0:
+			tokens = c.Prompt
+		}
+	}
+	return cmp.Or(tokens, q.Prompt+q.Tools)
+}
+
 // degrade lowers the output limit of the models for which treasury refused the hold, so
 // that the call fits the available credits. It returns false if no model is left for which
 // that is possible.

@@ -89,6 +89,25 @@ func (Anthropic) Read(body []byte) (Request, error) {
 	if err := decode(body, &in); err != nil {
 		return Request{}, err
 	}
+	if in.Model != "" && in.MaxTokens < 1 {
+		return Request{}, invalid("max_tokens: at least 1 is required")
+	}
+	return in.request()
+}
+
+// ReadCount is Read for a request whose tokens are counted. It needs no output limit, and
+// one that it has is not read.
+func (Anthropic) ReadCount(body []byte) (Request, error) {
+	var in anthropicRequest
+	if err := decode(body, &in); err != nil {
+		return Request{}, err
+	}
+	in.MaxTokens = 0
+	return in.request()
+}
+
+// request returns the request in the neutral form.
+func (in anthropicRequest) request() (Request, error) {
 	out := Request{
 		Model: in.Model, MaxTokens: in.MaxTokens, User: in.Metadata.UserID, Stream: in.Stream,
 		Options: provider.Options{Temperature: in.Temperature, TopP: in.TopP, TopK: in.TopK, Stop: in.Stop, Effort: in.effort()},
@@ -106,8 +125,6 @@ func (Anthropic) Read(body []byte) (Request, error) {
 	switch {
 	case in.Model == "":
 		return out, invalid("model: field required")
-	case in.MaxTokens < 1:
-		return out, invalid("max_tokens: at least 1 is required")
 	case len(in.Messages) == 0:
 		return out, invalid("messages: at least one message is required")
 	case len(in.MCPServers) > 0 || len(notNull(in.Container)) > 0:
@@ -160,13 +177,13 @@ const (
 
 // effort returns the effort of reasoning: the one that the request names, or else that of
 // its budget for thinking. Adaptive thinking leaves it to the model.
-func (r anthropicRequest) effort() string {
+func (in anthropicRequest) effort() string {
 	switch {
-	case r.Output.Effort != "" || r.Thinking.Type != "enabled":
-		return r.Output.Effort
-	case r.Thinking.Budget >= highThinking:
+	case in.Output.Effort != "" || in.Thinking.Type != "enabled":
+		return in.Output.Effort
+	case in.Thinking.Budget >= highThinking:
 		return "high"
-	case r.Thinking.Budget >= mediumThinking:
+	case in.Thinking.Budget >= mediumThinking:
 		return "medium"
 	}
 	return "low"

@@ -99,6 +99,11 @@ func (Anthropic) Answer(w http.ResponseWriter, head Head, c api.Completion) {
 	write(w, http.StatusOK, m)
 }
 
+// Count writes the number of tokens of a request that [Anthropic.ReadCount] has read.
+func (Anthropic) Count(w http.ResponseWriter, tokens int64) {
+	write(w, http.StatusOK, map[string]int64{"input_tokens": tokens})
+}
+
 // Stream implements [Dialect].
 func (Anthropic) Stream(w http.ResponseWriter, head Head) Stream {
 	return &anthropicStream{events: events{w: w}, head: head}
