@@ -34,10 +34,10 @@ type ChatMessage struct {
 	Content    string     `json:"content"`
 	ToolCalls  []ToolCall `json:"toolCalls,omitempty"`  // of an assistant
 	ToolCallID string     `json:"toolCallId,omitempty"` // of a tool's result
-	Images     []Image    `json:"images,omitempty"`     // of a user, in the order of their places
+	Images     []Image    `json:"images,omitempty"`     // of a user or of a tool's result, in the order of their places
 }
 
-// Image is an image in a message of the user: its bytes, or an address from which the
+// Image is an image in a message of the user or in a result: its bytes, or an address from which the
 // provider reads it. Package chat checks both and has the limits.
 type Image struct {
 	At        int    `json:"at,omitempty"`        // its place in the message: number of bytes of Content before it

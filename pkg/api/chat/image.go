@@ -41,14 +41,14 @@ const (
 var mediaTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
 // CheckImages returns an error for images that no provider may receive: outside of
-// messages of the user, too many or too large, of another media type than the four that all
+// messages of the user and results, too many or too large, of another media type than the four that all
 // providers read, with bytes of another type than they claim, or at an address that is not
 // an https URL.
 func CheckImages(messages []api.ChatMessage) error {
 	count, size := 0, 0
 	for i := range messages {
 		m := &messages[i]
-		if len(m.Images) > 0 && m.Role != User {
+		if len(m.Images) > 0 && m.Role != User && m.Role != ToolRole {
 			return fmt.Errorf("message %d: a message of the role %s cannot have images", i, m.Role)
 		}
 		at := 0

@@ -10,14 +10,14 @@ import (
 )
 
 // Plain returns a conversation in which calls and their results are text: [tool_call:ID]
-// with the name and the arguments, and, as in seed 003, [tool_result:ID] with the text. It is for servers without tools, and for
+// with the name and the arguments, and, as in seed 003, [tool_result:ID] with the text and the images. It is for servers without tools, and for
 // a server that has refused the calls. The input is not changed.
 func Plain(messages []api.ChatMessage) []api.ChatMessage {
 	out := make([]api.ChatMessage, 0, len(messages))
 	for _, m := range messages {
 		switch {
 		case m.Role == ToolRole:
-			m = api.ChatMessage{Role: User, Content: "[tool_result:" + cmp.Or(m.ToolCallID, "unknown") + "] " + m.Content}
+			m = asUser(m, "[tool_result:"+cmp.Or(m.ToolCallID, "unknown")+"] ")
 		case len(m.ToolCalls) > 0:
 			lines := []string{m.Content}
 			if m.Content == "" {

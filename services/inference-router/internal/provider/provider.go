@@ -57,7 +57,7 @@ type Listed struct {
 // tool calls are the model's text and may not be JSON.
 type Message = api.ChatMessage
 
-// Image is an image in a message of the user.
+// Image is an image in a message of the user or in a result.
 type Image = api.Image
 
 // ToolCall is a tool call in a model's answer.

@@ -243,11 +243,11 @@ func (m anthropicTurn) messages(first bool) ([]api.ChatMessage, error) {
 		case b.Type == "tool_use" && m.Role == provider.Assistant:
 			own.ToolCalls = append(own.ToolCalls, api.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)})
 		case b.Type == "tool_result" && m.Role == provider.User:
-			text, err := resultOf(b)
+			result, err := b.result()
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, api.ChatMessage{Role: provider.ToolRole, ToolCallID: b.ToolUseID, Content: text})
+			out = append(out, result)
 		default:
 			return nil, fmt.Errorf("a block of type %q is not supported for the role %s", b.Type, m.Role)
 		}
@@ -270,22 +270,42 @@ func (b anthropicBlock) image() (api.Image, error) {
 	return api.Image{}, errors.New("the type of its source is neither base64 nor url")
 }
 
-// resultOf returns the text of a result. A failed call is marked, because the neutral form
+// result returns the message of a result. A failed call is marked, because the neutral form
 // has no field for it.
-func resultOf(b anthropicBlock) (string, error) {
+func (b anthropicBlock) result() (api.ChatMessage, error) {
+	out := api.ChatMessage{Role: provider.ToolRole, ToolCallID: b.ToolUseID}
 	blocks, err := blocksOf(b.Content)
 	if err != nil {
-		return "", err
+		return out, err
+	}
+	if b.IsError {
+		mark := "[the call failed]"
+		blocks = append([]anthropicBlock{{Type: "text", Text: &mark}}, blocks...)
 	}
 	var texts []string
-	if b.IsError {
-		texts = append(texts, "[the call failed]")
-	}
+	var parts []chat.Part
 	for _, part := range blocks {
-		if part.Type != "text" || part.Text == nil {
-			return "", fmt.Errorf("a result with a block of type %q is not supported, only text is", part.Type)
+		switch {
+		case part.Type == "text" && part.Text != nil:
+			texts, parts = append(texts, *part.Text), append(parts, chat.Part{Text: *part.Text})
+		case part.Type == "image":
+			picture, err := part.image()
+			if err != nil {
+				return out, fmt.Errorf("image of a result: %w", err)
+			}
+			parts = append(parts, chat.Part{Image: &picture})
+		default:
+			return out, fmt.Errorf("a result with a block of type %q is not supported, only text and images are", part.Type)
 		}
-		texts = append(texts, *part.Text)
 	}
-	return strings.Join(texts, "\n"), nil
+	if len(parts) == len(texts) {
+		out.Content = strings.Join(texts, "\n") // unlike a Builder, it keeps the lines of empty texts
+		return out, nil
+	}
+	var content chat.Builder
+	for _, p := range parts {
+		content.Add(p)
+	}
+	content.Fill(&out)
+	return out, nil
 }

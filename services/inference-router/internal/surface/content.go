@@ -26,8 +26,13 @@ type openAIPart struct {
 }
 
 // messageOf returns a message with a content, which is a string, null or a list of parts.
-// The role developer is that of the system.
+// The role developer is that of the system. Only the user may have images.
 func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
+	return contentOf(role, raw, role == provider.User)
+}
+
+// contentOf is [messageOf] for a message that may have images or not.
+func contentOf(role string, raw json.RawMessage, images bool) (api.ChatMessage, error) {
 	out := api.ChatMessage{Role: role}
 	switch role {
 	case provider.System, provider.User, provider.Assistant, provider.ToolRole:
@@ -54,7 +59,7 @@ func messageOf(role string, raw json.RawMessage) (api.ChatMessage, error) {
 			content.Add(chat.Part{Text: p.Text})
 		case p.Type == "refusal":
 			content.Add(chat.Part{Text: p.Refusal})
-		case (p.Type == "image_url" || p.Type == "input_image") && role == provider.User:
+		case (p.Type == "image_url" || p.Type == "input_image") && images:
 			picture, err := p.image()
 			if err != nil {
 				return out, fmt.Errorf("a part of type %q: %w", p.Type, err)

@@ -149,11 +149,9 @@ func (item responsesInput) add(all []api.ChatMessage) ([]api.ChatMessage, error)
 		}
 		return append(all, api.ChatMessage{Role: provider.Assistant, ToolCalls: []api.ToolCall{call}}), nil
 	case "function_call_output":
-		text, err := textOf(item.Output)
-		if err != nil {
-			return nil, err
-		}
-		return append(all, api.ChatMessage{Role: provider.ToolRole, Content: text, ToolCallID: item.CallID}), nil
+		m, err := contentOf(provider.ToolRole, item.Output, true) // unlike in chat completions, with images
+		m.ToolCallID = item.CallID
+		return append(all, m), err
 	case "reasoning":
 		return all, nil
 	case "item_reference":

@@ -33,7 +33,8 @@ func TestResponsesRead(t *testing.T) {
 			{"type":"function_call","call_id":"c2","name":"look","arguments":"{\"at\":1}"},
 			{"type":"function_call_output","call_id":"c1","output":"one"},
 			{"type":"function_call_output","call_id":"c2","output":[{"type":"input_text","text":"two"}]},
-			{"type":"function_call","call_id":"c3","name":"look","arguments":"{}"}]}`))
+			{"type":"function_call","call_id":"c3","name":"look","arguments":"{}"},
+			{"type":"function_call_output","call_id":"c3","output":[{"type":"input_image","image_url":"data:image/gif;base64,R0lG"},{"type":"input_text","text":"three"},{"type":"input_image","image_url":"https://host/a","detail":"low"}]}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +53,7 @@ func TestResponsesRead(t *testing.T) {
 			{Role: provider.ToolRole, Content: "one", ToolCallID: "c1"},
 			{Role: provider.ToolRole, Content: "two", ToolCallID: "c2"},
 			{Role: provider.Assistant, ToolCalls: []api.ToolCall{{ID: "c3", Name: "look", Arguments: "{}"}}},
+			{Role: provider.ToolRole, Content: "three", ToolCallID: "c3", Images: []api.Image{{MediaType: "image/gif", Data: []byte("GIF")}, {At: 5, URL: "https://host/a", Detail: "low"}}},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -70,6 +72,11 @@ func TestMessagesRead(t *testing.T) {
 			{"role":"system","content":[{"type":"text","text":"skills","cache_control":{"type":"ephemeral"}}]},
 			{"role":"assistant","content":[{"type":"thinking","thinking":"so","signature":""},{"type":"tool_use","id":"c1","name":"look","input":{}}]},
 			{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":"one"}]},
+			{"role":"assistant","content":[{"type":"tool_use","id":"c2","name":"look","input":{}},{"type":"tool_use","id":"c3","name":"look","input":{}},{"type":"tool_use","id":"c4","name":"look","input":{}}]},
+			{"role":"user","content":[
+				{"type":"tool_result","tool_use_id":"c2","content":[{"type":"text","text":"a"},{"type":"image","source":{"type":"base64","media_type":"image/gif","data":"R0lG"}},{"type":"text","text":"b"}]},
+				{"type":"tool_result","tool_use_id":"c3","is_error":true,"content":[{"type":"image","source":{"type":"url","url":"https://host/a"}}]},
+				{"type":"tool_result","tool_use_id":"c4","content":[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]},
 			{"role":"system","content":"9 tokens left"},
 			{"role":"system","content":[]}]}`))
 	if err != nil {
@@ -81,6 +88,10 @@ func TestMessagesRead(t *testing.T) {
 		{Role: provider.User, Content: "skills"},
 		{Role: provider.Assistant, ToolCalls: []api.ToolCall{{ID: "c1", Name: "look", Arguments: "{}"}}},
 		{Role: provider.ToolRole, Content: "one", ToolCallID: "c1"},
+		{Role: provider.Assistant, ToolCalls: []api.ToolCall{{ID: "c2", Name: "look", Arguments: "{}"}, {ID: "c3", Name: "look", Arguments: "{}"}, {ID: "c4", Name: "look", Arguments: "{}"}}},
+		{Role: provider.ToolRole, Content: "a\nb", ToolCallID: "c2", Images: []api.Image{{At: 1, MediaType: "image/gif", Data: []byte("GIF")}}},
+		{Role: provider.ToolRole, Content: "[the call failed]", ToolCallID: "c3", Images: []api.Image{{At: 17, URL: "https://host/a"}}},
+		{Role: provider.ToolRole, Content: "a\n\nb", ToolCallID: "c4"},
 		{Role: provider.User, Content: "9 tokens left"},
 	}
 	if diff := cmp.Diff(want, got.Messages); diff != "" {

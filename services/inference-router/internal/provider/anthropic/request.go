@@ -47,7 +47,7 @@ type (
 		Name      string          `json:"name,omitempty"`        // of tool_use
 		Input     json.RawMessage `json:"input,omitempty"`       // of tool_use
 		ToolUseID string          `json:"tool_use_id,omitempty"` // of tool_result
-		Content   string          `json:"content,omitempty"`     // of tool_result
+		Content   any             `json:"content,omitempty"`     // of tool_result: a string, or a list of blocks
 		Source    *source         `json:"source,omitempty"`      // of image
 		Cache     *cache          `json:"cache_control,omitempty"`
 	}
@@ -220,7 +220,7 @@ func blocks(messages []provider.Message) (system []block, out []message) {
 	}
 	for _, m := range messages {
 		var content []block
-		if m.Role != provider.ToolRole {
+		if m.Role != provider.ToolRole || len(m.Images) > 0 {
 			for _, p := range chat.Parts(m) {
 				content = append(content, blockOf(p))
 			}
@@ -234,7 +234,14 @@ func blocks(messages []provider.Message) (system []block, out []message) {
 			}
 			add("assistant", content...)
 		case provider.ToolRole:
-			add("user", block{Type: "tool_result", ToolUseID: m.ToolCallID, Content: m.Content})
+			result := block{Type: "tool_result", ToolUseID: m.ToolCallID}
+			switch {
+			case len(m.Images) > 0:
+				result.Content = content
+			case m.Content != "":
+				result.Content = m.Content
+			}
+			add("user", result)
 		default:
 			add("user", content...)
 		}

@@ -30,7 +30,7 @@ func body(req provider.Request, d dialect) ([]byte, error) {
 	}
 	prompt := req.Raw
 	if prompt == nil {
-		merged, err := chat.Merge(req.Messages)
+		merged, err := chat.Merge(apart(req.Messages))
 		if err != nil {
 			return nil, err
 		}

@@ -47,7 +47,7 @@ type (
 	responseOutput struct {
 		Type   string `json:"type"`
 		CallID string `json:"call_id"`
-		Output string `json:"output"`
+		Output any    `json:"output"` // as the content of a message
 	}
 	responseTool struct {
 		Type        string          `json:"type"`
@@ -135,28 +135,33 @@ func outputLimit(asked int64) int64 {
 // responseItems returns the items of a message. Calls are items of their own, after the
 // text of their message.
 func responseItems(m provider.Message) []any {
+	var content any = m.Content
+	if len(m.Images) > 0 {
+		content = responseParts(m)
+	}
 	if m.Role == provider.ToolRole {
-		return []any{responseOutput{Type: "function_call_output", CallID: m.ToolCallID, Output: m.Content}}
+		return []any{responseOutput{Type: "function_call_output", CallID: m.ToolCallID, Output: content}}
 	}
 	var items []any
-	switch {
-	case len(m.Images) > 0:
-		var parts []responsePart
-		for _, p := range chat.Parts(m) {
-			if p.Image == nil {
-				parts = append(parts, responsePart{Type: "input_text", Text: p.Text})
-				continue
-			}
-			parts = append(parts, responsePart{Type: "input_image", ImageURL: chat.Address(*p.Image), Detail: cmp.Or(p.Image.Detail, "auto")})
-		}
-		items = append(items, responseMessage{Role: m.Role, Content: parts})
-	case m.Content != "" || len(m.ToolCalls) == 0:
-		items = append(items, responseMessage{Role: m.Role, Content: m.Content})
+	if m.Content != "" || len(m.Images) > 0 || len(m.ToolCalls) == 0 {
+		items = append(items, responseMessage{Role: m.Role, Content: content})
 	}
 	for _, c := range m.ToolCalls {
 		items = append(items, responseCall{Type: "function_call", CallID: c.ID, Name: c.Name, Arguments: c.Arguments})
 	}
 	return items
+}
+
+// responseParts returns the texts and images of a message.
+func responseParts(m provider.Message) (parts []responsePart) {
+	for _, p := range chat.Parts(m) {
+		if p.Image == nil {
+			parts = append(parts, responsePart{Type: "input_text", Text: p.Text})
+			continue
+		}
+		parts = append(parts, responsePart{Type: "input_image", ImageURL: chat.Address(*p.Image), Detail: cmp.Or(p.Image.Detail, "auto")})
+	}
+	return parts
 }
 
 // responseChoice returns the choice of tools in the protocol's form.

@@ -106,6 +106,19 @@ func Histories() []History {
 	add("images in messages that are joined", seen("a", Image(1)), seen("b", Image(0), ImageURL(1)))
 	add("an image after a result", user("a"), says("", call("c1", `{}`)), result("c1", "1"), seen("and this?", ImageURL(0)))
 	add("an image between a call and its result", user("a"), says("", call("c1", `{}`)), seen("wait", Image(0)), result("c1", "1"))
+	// Images in results.
+	shows := func(id, text string, images ...api.Image) provider.Message {
+		return provider.Message{Role: provider.ToolRole, ToolCallID: id, Content: text, Images: images}
+	}
+	add("a result with an image", user("a"), says("", call("c1", `{}`)), shows("c1", "a picture", Image(9)))
+	add("a result that is an image", user("a"), says("", call("c1", `{}`)), shows("c1", "", ImageURL(0)), says("b"), user("c"))
+	add("a result with an image beside white space", user("a"), says("", call("c1", `{}`)), shows("c1", " \n", Image(2)))
+	add("results with images between texts", user("a"), says("", call("c1", `{}`), call("c2", `{}`), call("c3", `{}`)), shows("c1", "one\ntwo", Image(0), ImageURL(3)), result("c2", "2"), shows("c3", "", Image(0)), says("b"), user("c"))
+	add("the user after a result with an image", user("a"), says("", call("c1", `{}`)), shows("c1", "", Image(0)), seen("and this?", ImageURL(9)))
+	add("the user between a call and a result with an image", user("a"), says("", call("c1", `{}`)), user("wait"), shows("c1", "1", Image(1)))
+	add("a result with an image is missing its call", user("a"), shows("c1", "lost", Image(0)), user("b"))
+	add("results with images in another order", user("a"), says("", call("c1", `{}`), call("c2", `{}`)), shows("c2", "2", Image(1)), shows("c1", "1", Image(0)))
+	add("rounds of results with images", user("a"), says("", call("c1", `{}`)), shows("c1", "", Image(0)), says("", call("c2", `{}`)), shows("c2", "", Image(0)))
 	for _, h := range all {
 		if hasCalls(h.Messages) {
 			h.Name, h.NoTools = h.Name+", without tools", true

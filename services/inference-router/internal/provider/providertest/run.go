@@ -151,6 +151,31 @@ func answers(t *testing.T, open Open) {
 		}
 	})
 
+	t.Run("images of results arrive", func(t *testing.T) {
+		t.Parallel()
+		p, s := open(t)
+		s.Next(func(a *Answer) { a.Text("two cats"); a.Finish(provider.FinishStop); a.Done() })
+		req := Ask("look")
+		req.Tools = Tools()
+		req.Messages = append(req.Messages,
+			provider.Message{Role: provider.Assistant, ToolCalls: []provider.ToolCall{{ID: "c1", Name: "exec", Arguments: "{}"}, {ID: "c2", Name: "exec", Arguments: "{}"}}},
+			provider.Message{Role: provider.ToolRole, ToolCallID: "c1", Content: "one\ntwo", Images: []provider.Image{Image(3), ImageURL(7)}},
+			provider.Message{Role: provider.ToolRole, ToolCallID: "c2", Images: []provider.Image{Image(0)}},
+		)
+		res, err := p.Complete(t.Context(), req, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, _ := s.Requests()
+		want := s.Carries(req).Messages
+		if got := all[0].Messages; len(all) != 1 || !cmp.Equal(got, want) {
+			t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+		}
+		if want := 2*chat.ImageTokens(Image(0)) + chat.ImageTokens(ImageURL(0)); res.Usage.Input < want {
+			t.Errorf("estimated input: got %d tokens, want at least %d for the images", res.Usage.Input, want)
+		}
+	})
+
 	t.Run("missing usage is estimated and says so", func(t *testing.T) {
 		t.Parallel()
 		p, s := open(t)

@@ -58,7 +58,7 @@ type Block struct {
 	Name      string          `json:"name"`
 	Input     json.RawMessage `json:"input"`
 	ToolUseID string          `json:"tool_use_id"`
-	Content   string          `json:"content"`
+	Content   json.RawMessage `json:"content"`
 	Source    *Source         `json:"source"`
 	Cache     *Cache          `json:"cache_control"`
 }
@@ -82,6 +82,10 @@ func (s *Source) check() error {
 		return nil
 	}
 	return fmt.Errorf("source: %q is not the source of an image", s.Type)
+}
+
+func (s *Source) image() *api.Image {
+	return &api.Image{MediaType: s.MediaType, Data: s.Data, URL: s.URL}
 }
 
 // Cache marks the end of a cached part of the prompt.
@@ -249,6 +253,9 @@ func (m Message) check(ids map[string]bool, open []string) (calls []string, err 
 			if others {
 				return nil, fmt.Errorf("content.%d: tool_result blocks must come first", i)
 			}
+			if _, err := b.result(); err != nil {
+				return nil, fmt.Errorf("content.%d: %w", i, err)
+			}
 			results[b.ToolUseID] = true
 		default:
 			return nil, fmt.Errorf("content.%d: a block of type %q is not allowed for the role %q", i, b.Type, m.Role)
@@ -264,6 +271,35 @@ func (m Message) check(ids map[string]bool, open []string) (calls []string, err 
 		return nil, fmt.Errorf("tool_result has an unexpected tool_use_id %q", id)
 	}
 	return calls, nil
+}
+
+// result returns the message of a tool_result. Its content is missing, a text, or a list of
+// blocks of text and images.
+func (b Block) result() (provider.Message, error) {
+	out := provider.Message{Role: provider.ToolRole, ToolCallID: b.ToolUseID}
+	if len(b.Content) == 0 || json.Unmarshal(b.Content, &out.Content) == nil {
+		return out, nil
+	}
+	var parts []Block
+	d := json.NewDecoder(bytes.NewReader(b.Content))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&parts); err != nil {
+		return out, fmt.Errorf("tool_result: %w", err)
+	}
+	for i, p := range parts {
+		switch {
+		case p.Type == "text" && strings.TrimSpace(p.Text) != "":
+			chat.Add(&out, chat.Part{Text: p.Text})
+		case p.Type == "image":
+			if err := p.Source.check(); err != nil {
+				return out, fmt.Errorf("content.%d: %w", i, err)
+			}
+			chat.Add(&out, chat.Part{Image: p.Source.image()})
+		default:
+			return out, fmt.Errorf("content.%d: a block of type %q is not allowed here, or its text is empty", i, p.Type)
+		}
+	}
+	return out, nil
 }
 
 // Neutral returns the request in the form of package provider. Results and texts of one
@@ -289,12 +325,13 @@ func (r Request) Neutral() provider.Request {
 				chat.Add(&own, chat.Part{Text: b.Text})
 				spoken = true
 			case "image":
-				chat.Add(&own, chat.Part{Image: &api.Image{MediaType: b.Source.MediaType, Data: b.Source.Data, URL: b.Source.URL}})
+				chat.Add(&own, chat.Part{Image: b.Source.image()})
 				spoken = true
 			case "tool_use":
 				own.ToolCalls, spoken = append(own.ToolCalls, provider.ToolCall{ID: b.ID, Name: b.Name, Arguments: string(b.Input)}), true
 			case "tool_result":
-				out.Messages = append(out.Messages, provider.Message{Role: provider.ToolRole, ToolCallID: b.ToolUseID, Content: b.Content})
+				result, _ := b.result() // it was checked
+				out.Messages = append(out.Messages, result)
 			}
 		}
 		if spoken {

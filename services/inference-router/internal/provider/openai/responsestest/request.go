@@ -50,7 +50,7 @@ type Item struct {
 	CallID    string          `json:"call_id"`
 	Name      string          `json:"name"`
 	Arguments string          `json:"arguments"`
-	Output    *string         `json:"output"`
+	Output    json.RawMessage `json:"output"`
 }
 
 // Part is a part of a content.
@@ -157,11 +157,16 @@ func messages(items []Item) (out []provider.Message, err error) {
 			m.ToolCalls = append(m.ToolCalls, provider.ToolCall{ID: item.CallID, Name: item.Name, Arguments: item.Arguments})
 			open[item.CallID], ids[item.CallID] = true, true
 		case "function_call_output":
-			if !open[item.CallID] || item.Output == nil {
+			if !open[item.CallID] {
 				return refuse("no tool call found for function call output with call_id %q", item.CallID)
 			}
 			delete(open, item.CallID)
-			out = append(out, provider.Message{Role: provider.ToolRole, ToolCallID: item.CallID, Content: *item.Output})
+			m, err := content(provider.ToolRole, item.Output)
+			if err != nil {
+				return refuse("%v", err)
+			}
+			m.ToolCallID = item.CallID
+			out = append(out, m)
 		default:
 			return refuse("invalid type %q", item.Type)
 		}
@@ -174,27 +179,34 @@ func messages(items []Item) (out []provider.Message, err error) {
 
 // message returns the message of an item.
 func (item Item) message() (provider.Message, error) {
-	m := provider.Message{Role: item.Role}
 	switch item.Role {
 	case provider.System, provider.User, provider.Assistant:
 	default:
-		return m, fmt.Errorf("the role %q is not valid", item.Role)
+		return provider.Message{}, fmt.Errorf("the role %q is not valid", item.Role)
 	}
-	if json.Unmarshal(item.Content, &m.Content) == nil {
-		if m.Content == "" {
-			return m, errors.New("the content is empty")
-		}
+	m, err := content(item.Role, item.Content)
+	if err == nil && m.Content == "" && len(m.Images) == 0 {
+		return m, errors.New("the content is empty")
+	}
+	return m, err
+}
+
+// content returns a message with the content of an item, or with its output, which may be
+// empty. Only the user and outputs may have images.
+func content(role string, raw json.RawMessage) (provider.Message, error) {
+	m := provider.Message{Role: role}
+	if string(raw) != "null" && json.Unmarshal(raw, &m.Content) == nil {
 		return m, nil
 	}
 	var parts []Part
-	if err := json.Unmarshal(item.Content, &parts); err != nil || len(parts) == 0 {
+	if err := json.Unmarshal(raw, &parts); err != nil || len(parts) == 0 {
 		return m, errors.New("the content is neither a text nor a list of parts")
 	}
 	for _, p := range parts {
 		switch {
-		case p.Type == "input_text" && p.Text != "" && item.Role != provider.Assistant:
+		case p.Type == "input_text" && p.Text != "" && role != provider.Assistant:
 			chat.Add(&m, chat.Part{Text: p.Text})
-		case p.Type == "input_image" && item.Role == provider.User && (p.Detail == "auto" || p.Detail == "low" || p.Detail == "high"):
+		case p.Type == "input_image" && (role == provider.User || role == provider.ToolRole) && (p.Detail == "auto" || p.Detail == "low" || p.Detail == "high"):
 			picture, err := chat.ImageOf(p.ImageURL)
 			if err != nil {
 				return m, err
@@ -204,7 +216,7 @@ func (item Item) message() (provider.Message, error) {
 			}
 			chat.Add(&m, chat.Part{Image: &picture})
 		default:
-			return m, fmt.Errorf("a part %+v is not valid for the role %s", p, item.Role)
+			return m, fmt.Errorf("a part %+v is not valid for the role %s", p, role)
 		}
 	}
 	return m, chat.CheckImages([]provider.Message{m})
