@@ -206,6 +206,7 @@ func (m *candidate) hedge(ctx context.Context, c *callState, first *attempt) *at
 		hold, err = s.reserveHedge(ctx, c)
 		if ok = err == nil; !ok {
 			outcome = "credits"
+			m.h.health.Return(m.provider.Name())
 		}
 	}
 	if !ok {

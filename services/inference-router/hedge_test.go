@@ -188,6 +188,50 @@ func TestNoHedge(t *testing.T) {
 	}
 }
 
+// TestRefusedHedgesKeepTheBudget checks that second attempts which treasury does not pay take
+// no retries from the budget of their provider: a later call is hedged.
+func TestRefusedHedgesKeepTheBudget(t *testing.T) {
+	t.Parallel()
+	const refused = health.Burst + 2 // each call also pays for a tenth of a retry
+	holds := make(chan struct{}, refused)
+	s := answering(t, func(n int64, out raw, r *http.Request) {
+		switch {
+		case n <= refused:
+			select {
+			case <-holds: // the hold of the second attempt was refused
+			case <-r.Context().Done():
+			}
+		case n == refused+1:
+			hang(r)
+			return
+		}
+		out.events(chunkText(fmt.Sprintf("answer %d", n)), chunkStop, chunkDone)
+	})
+	b := newBooks()
+	b.refusing(func(m api.Message) error {
+		if v, ok := m.(api.Hold); ok && strings.HasSuffix(v.ID, "h") && s.calls.Load() <= refused {
+			holds <- struct{}{}
+			return &api.Error{Code: api.Denied, Reason: api.ReasonInsufficient, Message: "too little"}
+		}
+		return nil
+	})
+	w := paidBy(t, b, s.url, map[string]string{"ANIMA_INFERENCE_ROUTER_HEDGE": "20ms", "ANIMA_INFERENCE_ROUTER_LOCAL": "no"})
+	call := func(id string) (api.Completion, error) {
+		req := request(id, "hello")
+		req.Deadline = time.Now().Add(20 * time.Second).UnixMicro() // without a second attempt the first one waits
+		c, _, err := ask(t, w.Bus, req)
+		return c, err
+	}
+	for i := range refused {
+		if c, err := call(fmt.Sprintf("refused-%d", i)); err != nil || c.Attempts != 1 {
+			t.Fatalf("call %d: got %+v, %v; want the answer of one attempt", i, c, err)
+		}
+	}
+	if c, err := call("hedged"); err != nil || c.Text != fmt.Sprintf("answer %d", refused+2) {
+		t.Errorf("got %+v, %v; want the answer of a second attempt", c, err)
+	}
+}
+
 // TestHedgeAfterPercentile checks that calls are hedged when enough attempts are known, and
 // not before.
 func TestHedgeAfterPercentile(t *testing.T) {

@@ -37,6 +37,14 @@ func (t *Tracker) Retry(provider string) bool {
 	return true
 }
 
+// Return gives back a retry that [Tracker.Retry] took and that was not made.
+func (t *Tracker) Return(provider string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.budget(provider)
+	b.left = min(b.left+perRetry, maxBudget)
+}
+
 // Denied calls f with the number of retries denied to each provider that has been called.
 func (t *Tracker) Denied(f func(provider string, n int64)) {
 	t.mu.Lock()

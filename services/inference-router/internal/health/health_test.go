@@ -307,7 +307,9 @@ func TestBudget(t *testing.T) {
 			if ok != (left >= 10) {
 				t.Fatalf("retry %t with %d tenths left", ok, left)
 			}
-			if ok {
+			if ok && rapid.Bool().Draw(t, "not made") {
+				tr.Return("p")
+			} else if ok {
 				retries++
 				left -= 10
 			} else {
