@@ -51,6 +51,13 @@ func (c connecting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, notConnectedError{err}
 }
 
+// CloseIdleConnections is called by http.Client.
+func (c connecting) CloseIdleConnections() {
+	if base, ok := c.base.(interface{ CloseIdleConnections() }); ok {
+		base.CloseIdleConnections()
+	}
+}
+
 type notConnectedError struct{ error }
 
 func (e notConnectedError) Unwrap() []error { return []error{e.error, provider.ErrNotConnected} }

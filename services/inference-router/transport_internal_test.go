@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/anima-run/anima/pkg/telemetry"
 )
 
 // TestDeadConnection checks that an HTTP/2 connection whose server has become silent is closed
@@ -51,6 +53,39 @@ func TestDeadConnection(t *testing.T) {
 	}
 	if err := ask(); err != nil {
 		t.Errorf("after that: %v", err)
+	}
+}
+
+// TestIdleConnections checks that the client of the providers closes its idle connections when
+// it is asked to, as at the end of the service.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	server, closed := httptest.NewUnstartedServer(http.NotFoundHandler()), make(chan struct{}, 1)
+	server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+		if s == http.StateClosed {
+			closed <- struct{}{}
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	client := &http.Client{Transport: telemetry.NewTransport(transport(1, maxSilence))}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.Copy(io.Discard, res.Body) // to its end: the connection is idle then
+	if err := errors.Join(err, res.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	client.CloseIdleConnections()
+	select {
+	case <-closed:
+	case <-time.After(20 * time.Second):
+		t.Error("the idle connection is open")
 	}
 }
 
