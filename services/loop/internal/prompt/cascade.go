@@ -156,7 +156,8 @@ func Squeeze(c Counter, in Input, p Prompt, with Compactor) (Input, Prompt, Stag
 }
 
 // Request returns the prompt that requests the summary of a group, in at most room
-// tokens. The oldest turns have one line each if they do not fit.
+// tokens. If not all turns fit, the oldest have one line each. If not even the lines fit,
+// the text has the number of the oldest turns that are left out.
 func Request(c Counter, p Plan, before string, turns []Turn, room int64) []api.ChatMessage {
 	system := fmt.Sprintf("You summarise what an agent did, for the agent itself. Keep goals, decisions, facts with their names, numbers and addresses, promises, "+
 		"what failed and why, and what is still open. Leave out greetings and what is of no use later. Write plain sentences, at most %d words. "+
@@ -165,24 +166,34 @@ func Request(c Counter, p Plan, before string, turns []Turn, room int64) []api.C
 	if p.Merge && before != "" {
 		parts = append(parts, "Summary so far:\n"+within(c, before, CheckpointSummary))
 	}
-	left := room - c.Count(system) - 2*messageTokens
+	const leftOut = "[%d turns before these are left out]\n"
+	left := room - c.Count(system) - 2*messageTokens - c.Count(fmt.Sprintf(leftOut, len(turns)))
 	for _, s := range parts {
 		left -= c.Count(s)
 	}
+	// The lines come before the digests: digests of the newest turns alone would leave no
+	// room for the others.
 	told := make([]string, len(turns))
-	for i := len(turns) - 1; i >= 0; i-- {
-		told[i] = digest(turns[i].Turn)
-		if c.Count(told[i]) > left {
-			told[i] = line(turns[i].Turn) + "\n"
-		}
-		n := c.Count(told[i])
+	from := len(turns)
+	for ; from > 0; from-- {
+		l := line(turns[from-1].Turn) + "\n"
+		n := c.Count(l)
 		if n > left {
-			told[i] = ""
 			break
 		}
-		left -= n
+		told[from-1], left = l, left-n
 	}
-	parts = append(parts, "What happened since:\n"+strings.Join(told, ""))
+	for i := len(turns) - 1; i >= from; i-- {
+		d := digest(turns[i].Turn)
+		if more := c.Count(d) - c.Count(told[i]); more <= left {
+			told[i], left = d, left-more
+		}
+	}
+	text := strings.Join(told, "")
+	if from > 0 {
+		text = fmt.Sprintf(leftOut, from) + text
+	}
+	parts = append(parts, "What happened since:\n"+text)
 	return []api.ChatMessage{{Role: "system", Content: system}, {Role: "user", Content: strings.Join(parts, "\n\n")}}
 }
 

@@ -304,23 +304,39 @@ func TestCompact(t *testing.T) {
 }
 
 // TestRequest checks that the request for a summary contains every turn, as a line if
-// there is no room for more, and the earlier summary.
+// there is no room for more, or the number of those that are left out, and the earlier
+// summary.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	turns := history(40, 4000)
 	plan, _ := Compact(quarter{}, input(1000, turns), Checkpoint)
-	for _, room := range []int64{20_000, 2_500, 300} {
+	left := 0
+	for room := int64(300); room <= 4_000; room += 10 {
 		m := Request(quarter{}, plan, "so far so good", plan.Groups[0], room)
 		var n int64
 		for _, msg := range m {
 			n += Tokens(quarter{}, msg)
 		}
-		if n > room+messageTokens || !strings.Contains(m[1].Content, "say 34") || !strings.Contains(m[1].Content, "so far so good") {
-			t.Errorf("%d tokens for %d: %.200s", n, room, m[1].Content)
+		text := m[1].Content
+		if n > room+messageTokens || !strings.Contains(text, "say 34") || !strings.Contains(text, "so far so good") {
+			t.Errorf("%d tokens for %d: %.200s", n, room, text)
 		}
-		if room == 2_500 && !strings.Contains(m[1].Content, "say 0") {
-			t.Errorf("the oldest turn is missing: %.300s", m[1].Content)
+		missing := 0
+		for missing < len(plan.Groups[0]) && !strings.Contains(text, fmt.Sprintf("say %d ", missing)) && !strings.Contains(text, fmt.Sprintf("said: say %d\n", missing)) {
+			missing++
 		}
+		if says := strings.Contains(text, fmt.Sprintf("[%d turns before these are left out]", missing)); says != (missing > 0) {
+			t.Errorf("%d tokens lack the %d oldest turns, and the text does not have this number: %.300s", room, missing, text)
+		}
+		if missing > 0 {
+			left++
+		}
+		if room >= 1_000 && missing > 0 {
+			t.Errorf("%d tokens have room for a line of each turn, and lack the %d oldest", room, missing)
+		}
+	}
+	if left == 0 {
+		t.Error("every request had room for all turns")
 	}
 }
 
