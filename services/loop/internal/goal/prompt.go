@@ -116,11 +116,16 @@ func (s *State) planPrompt(c Circumstances) []api.ChatMessage {
 		fmt.Fprintf(&b, "\nThe plan before this one, version %d, was given up.\n", p.Version)
 		if p.Status == api.PlanRejected {
 			fmt.Fprintf(&b, "It was rejected:\n%s\n", quote(p.Feedback))
+			for _, t := range p.Draft.Tasks {
+				fmt.Fprintf(&b, "- not begun %q, estimated at %s: %s\n", line(t.Title, 80), api.Micros(t.Cents)*api.Cent, line(t.Description, 300))
+			}
 		} else if why, ok := s.replan(); ok && why.Cause == BudgetBreach {
 			fmt.Fprintf(&b, "It was estimated at %s and has cost %s.\n", why.Estimate, why.Actual)
 		}
-		for _, t := range s.current() {
-			fmt.Fprintf(&b, "- %s %q: %s %s\n", t.ID, line(t.Title, 80), t.Status, line(t.Error+" "+t.Result, 300))
+		for i := range s.Tasks { // of earlier plans only the completed ones, which must not be done again
+			if t := &s.Tasks[i]; t.Version == s.Version || t.Status == api.TaskCompleted {
+				fmt.Fprintf(&b, "- %s %q: %s %s\n", t.ID, line(t.Title, 80), t.Status, line(t.Error+" "+t.Result, 300))
+			}
 		}
 		b.WriteString("Plan only what is still to be done; what is completed stays done.\n")
 		if s.Replans == MaxReplans-1 {

@@ -762,6 +762,40 @@ func TestReview(t *testing.T) {
 	}
 }
 
+// TestPlanAfterARejectedOne checks that the planner reads which tasks of all earlier plans
+// are completed, and the plan that the creator has rejected.
+func TestPlanAfterARejectedOne(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.model = planner(draft("Alpha", "Beta>0"))
+	work := w.work
+	w.work = func(cmd api.Run) (goal.Outcome, bool) {
+		if strings.HasSuffix(cmd.Cause, "-1-2") {
+			w.model, w.action = planner(draft("Gamma")), api.Quarantine
+			return goal.Outcome{Code: api.Invalid, Reason: "broken", Error: "it broke", Turns: 1, MaxTurns: 25, Cost: 100}, true
+		}
+		return work(cmd)
+	}
+	o := w.owner(enginetest.Open)
+	id := w.begin("k")
+	w.toTheEnd(o)
+	if s := w.read(id); s.Phase() != api.PhaseReview || s.Version != 2 {
+		t.Fatalf("%s of version %d, want the second plan to wait", s.Phase(), s.Version)
+	}
+	if _, err := o.Review(t.Context(), id, 2, false, "cheaper"); err != nil {
+		t.Fatal(err)
+	}
+	var prompt string
+	plan := w.model
+	w.model = func(req api.Complete) (api.Completion, error) { prompt = req.Messages[1].Content; return plan(req) }
+	w.toTheEnd(o)
+	for _, want := range []string{`"Alpha": completed`, "result of " + id + "-1-1", "> cheaper", `not begun "Gamma"`} {
+		if !strings.Contains(prompt, want) {
+			t.Errorf("the request for the third plan lacks %q:\n%s", want, prompt)
+		}
+	}
+}
+
 // TestResultOf checks the result of a task by the outcome of its run
 // (docs/reference/goals.md, unguarded worker).
 func TestResultOf(t *testing.T) {
