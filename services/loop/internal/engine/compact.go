@@ -94,10 +94,14 @@ func answered(err error) bool {
 }
 
 // silent returns the completion of a memory flush with only the calls that write
-// MEMORY.md and with the finish reason flush.
+// MEMORY.md and with the finish reason flush. Calls that are not executed in other turns
+// are left out: a text that was cut must not replace the file.
 func silent(c api.Completion) api.Completion {
 	var calls []api.ToolCall
-	for _, call := range c.ToolCalls {
+	for i, call := range c.ToolCalls {
+		if withheld(c.Finish) || cutCall(c, i) {
+			continue
+		}
 		var args struct {
 			Path string `json:"path"`
 		}

@@ -320,8 +320,8 @@ func (m *promptBuild) bound() {
 }
 
 // smaller reduces the window to that of the next smaller model, or to half if there is
-// none, and at most to a size that the current prompt exceeds. It returns false if the
-// window was already reduced.
+// none, and at most to a size that the current prompt exceeds. The turn is then no memory
+// flush, whose prompt may not be cut. It returns false if the window was already reduced.
 func (m *promptBuild) smaller() bool {
 	if m.shrunk {
 		return false
@@ -337,6 +337,7 @@ func (m *promptBuild) smaller() bool {
 	}
 	m.from = m.in.Window
 	m.in.Window, m.shrunk = min(window, m.prompt.Tokens*3/4+m.in.Reserve), true
+	m.in.Flushing, m.in.Tools = false, m.offered
 	m.bound()
 	return true
 }

@@ -565,6 +565,82 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// TestFlushOfALongFile tests that the model reads all of MEMORY.md before it replaces the
+// file, and that such turns replay without a difference.
+func TestFlushOfALongFile(t *testing.T) {
+	t.Parallel()
+	const end = "the key is under the mat"
+	w := notes(says("NO_REPLY"))()
+	w.Sources = []engine.Source{source{layer: engine.Layer{Name: "memory", Text: strings.Repeat("a note ", 1_000) + end}}}
+	for n := 1; len(flushes(t, w)) < 2; n++ {
+		if n == 60 {
+			t.Fatal("nothing was flushed")
+		}
+		runs(t, w, n, n)
+		if _, err := w.Replay(t.Context(), command.Session, nthRun(n).Run); err != nil {
+			t.Errorf("run %d: %v", n, err)
+		}
+	}
+	for _, r := range w.Router.Requests() {
+		flush := strings.HasSuffix(r.ID, ".flush")
+		if whole := strings.Contains(fmt.Sprint(r.Messages), end); r.Task != api.TaskSummary && whole != flush {
+			t.Errorf("%s has all of the file: %t, want it in a flush only", r.ID, whole)
+		}
+	}
+	checkPromptsThatWere(t, w)
+}
+
+// TestFlushThatIsTooLarge tests that a turn whose memory flush the router refuses as too
+// long is executed without the flush.
+func TestFlushThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	w := notes(says("NO_REPLY"))()
+	refused := ""
+	script := w.Router.Script
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		if strings.HasSuffix(req.ID, ".flush") {
+			refused = req.Turn
+			return api.Completion{}, &api.Error{Code: api.Invalid, Reason: api.ReasonTooLong, Message: "it does not fit"}
+		}
+		return script(req)
+	}
+	for n := 1; refused == ""; n++ {
+		if n == 60 {
+			t.Fatal("nothing was flushed")
+		}
+		runs(t, w, n, n)
+		if _, err := w.Replay(t.Context(), command.Session, nthRun(n).Run); err != nil {
+			t.Errorf("run %d: %v", n, err)
+		}
+	}
+	ref, _, err := w.Store.Prompt(t.Context(), refused)
+	if err != nil || ref.Flush || ref.From == 0 {
+		t.Errorf("the turn %s has the prompt %+v, %v; want one of a smaller window that is no flush", refused, ref, err)
+	}
+}
+
+// TestFlushThatWasCut tests that an answer that was cut or withheld does not replace
+// MEMORY.md.
+func TestFlushThatWasCut(t *testing.T) {
+	t.Parallel()
+	write := api.ToolCall{ID: "a", Name: "write_file", Arguments: `{"path":"MEMORY.md","content":"half of the"}`}
+	for finish, want := range map[string]int{api.FinishToolCalls: 2, api.FinishLength: 1, api.FinishFilter: 0} {
+		t.Run(finish, func(t *testing.T) {
+			t.Parallel()
+			w := notes(api.Completion{Model: "m", Finish: finish, ToolCalls: []api.ToolCall{write, write}})()
+			for n := 1; len(flushes(t, w)) == 0; n++ {
+				if n == 60 {
+					t.Fatal("nothing was flushed")
+				}
+				runs(t, w, n, n)
+			}
+			if f := flushes(t, w)[0]; len(f.Calls) != want {
+				t.Errorf("after %s a flush made %d calls, want %d", finish, len(f.Calls), want)
+			}
+		})
+	}
+}
+
 // TestFlushOfAnInput tests that a message resets the counters of loop detection also if a
 // memory flush precedes its answer. Otherwise the turns of earlier runs would end the run.
 func TestFlushOfAnInput(t *testing.T) {

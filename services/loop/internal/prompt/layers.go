@@ -19,7 +19,11 @@ const (
 	fullLayers = 50_000
 )
 
-// layers cuts each layer to its budget.
+// notesLayer is the layer with MEMORY.md. A memory flush replaces the file as a whole, and
+// what its prompt does not contain would be lost.
+const notesLayer = "memory"
+
+// layers cuts each layer to its budget, except the file that a memory flush replaces.
 func layers(c Counter, in Input, capacity int64) []Text {
 	out := make([]Text, 0, len(in.Layers))
 	part := min(1, float64(capacity)/fullLayers)
@@ -31,7 +35,11 @@ func layers(c Counter, in Input, capacity int64) []Text {
 		if l.Must {
 			scale = 1
 		}
-		if text := cutLayer(c, l, scale); text != "" {
+		text := l.Text
+		if !in.Flushing || l.Name != notesLayer {
+			text = cutLayer(c, l, scale)
+		}
+		if text != "" {
 			out = append(out, Text{l.Name, text, l.Last})
 		}
 	}

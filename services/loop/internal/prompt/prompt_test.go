@@ -367,6 +367,23 @@ func TestFlushDue(t *testing.T) {
 	}
 }
 
+// TestFlushHasAllNotes checks that the prompt of a memory flush contains all of the file
+// that it replaces, whatever the budget of its layer and the window.
+func TestFlushHasAllNotes(t *testing.T) {
+	t.Parallel()
+	const end = "the key is under the mat"
+	in := input(8_000, history(3, 100))
+	in.Layers = append(in.Layers, Layer{Name: "memory", Text: strings.Repeat("note ", 2_000) + end, Budget: 2_000, Last: true})
+	if text := fmt.Sprint(Fit(quarter{}, in).Messages); strings.Contains(text, end) {
+		t.Error("the notes of another turn are not cut to their budget")
+	}
+	in.Flushing = true
+	p := Fit(quarter{}, in)
+	if text := fmt.Sprint(p.Messages); !strings.Contains(text, end) || p.Tokens < 2_500 {
+		t.Errorf("a flush of %d tokens lacks the end of the notes", p.Tokens)
+	}
+}
+
 func TestLayers(t *testing.T) {
 	t.Parallel()
 	in := input(1_000_000, nil)
