@@ -101,9 +101,10 @@ type Outcome string
 // The outcomes. See [MayChange] for when a fact is refused.
 const (
 	FactNew        Outcome = "new"
-	FactSame       Outcome = "same"       // the value is stored already; the fact was verified
-	FactSuperseded Outcome = "superseded" // the previous value moved to the history
-	FactRefused    Outcome = "refused"    // it may not replace the stored value and was recorded in the history
+	FactSame       Outcome = "same"        // the value is stored already; the fact was verified
+	FactSuperseded Outcome = "superseded"  // the previous value moved to the history
+	FactRefused    Outcome = "refused"     // it may not replace the stored value and was recorded in the history
+	FactCrowdedOut Outcome = "crowded_out" // [MaxFacts] others are kept before it; it was recorded in the history
 )
 
 // Entry is a memory of any tier as it is recalled and rendered.

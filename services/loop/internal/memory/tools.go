@@ -64,6 +64,8 @@ func (m *Memory) rememberFact(ctx context.Context, c engine.Call, a catalog.Args
 	about := f.Category + " / " + f.Key
 	switch fate {
 	case FactNew, FactSame:
+	case FactCrowdedOut:
+		return "", cmp.Or(err, fmt.Errorf("%s is not kept: %d facts are kept before it, which have a higher confidence or a more trusted source; give it a higher confidence, or forget one of them", about, MaxFacts))
 	case FactSuperseded:
 		return "remembered " + about + "; the previous value is in the history", err
 	case FactRefused:

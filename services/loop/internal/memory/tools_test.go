@@ -202,3 +202,35 @@ func TestGoalOfAFullSession(t *testing.T) {
 		t.Errorf("a goal of priority 1: %q, %v", got, err)
 	}
 }
+
+// TestFactOfAFullMemory tests that a fact which is removed at once, because the others have
+// a higher confidence or a more trusted source, is not said to be remembered.
+func TestFactOfAFullMemory(t *testing.T) {
+	t.Parallel()
+	c := newCaller(t)
+	for n := range memory.MaxFacts {
+		f := memory.Fact{Category: "self", Key: fmt.Sprint("k", n), Value: "v", Confidence: 0.9, Turn: "t", By: api.Principal{Kind: api.Self}, At: at}
+		if got, err := c.store.Remember(t.Context(), "ada", f); err != nil || got != memory.FactNew {
+			t.Fatalf("fact %d: %s, %v", n, got, err)
+		}
+	}
+	creator, peer := api.Principal{Kind: api.Creator}, api.Principal{Kind: api.Peer, Address: "0xB0B"}
+	for _, tt := range []struct {
+		by   api.Principal
+		args string
+		kept bool
+	}{
+		{creator, `{"category":"self","key":"doubtful","value":"v","confidence":0.5}`, false},
+		{peer, `{"category":"self","key":"theirs","value":"v"}`, false},
+		{creator, `{"category":"self","key":"sure","value":"v","confidence":0.9}`, true},
+	} {
+		got, err := c.try(t, tt.by, "remember_fact", tt.args)
+		if tt.kept && err != nil || !tt.kept && (err == nil || !strings.Contains(err.Error(), "is not kept")) {
+			t.Errorf("%s: %q, %v; kept %t", tt.args, got, err, tt.kept)
+		}
+		found := c.call(t, "recall_facts", `{"query":"doubtful theirs sure"}`)
+		if kept := found != "no facts found"; kept != tt.kept {
+			t.Errorf("%s: recalled %q, kept %t", tt.args, found, tt.kept)
+		}
+	}
+}

@@ -81,7 +81,7 @@ func (s Memory) expire(ctx context.Context, tx *sqldb.Tx, agent string, at int64
 		tx.Queue(ctx, `delete from episodic_memory where agent = $1 and id = $2`, agent, id)
 		unindex(ctx, tx, agent, memory.Episodic, id)
 	}
-	return facts == factsAtOnce || len(old) == episodesAtOnce, err
+	return len(facts) == factsAtOnce || len(old) == episodesAtOnce, err
 }
 
 // indexOld indexes facts that were written by a release without an index.

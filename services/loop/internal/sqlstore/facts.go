@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/anima-run/anima/pkg/sqldb"
@@ -76,7 +77,11 @@ func (s Memory) learn(ctx context.Context, tx *sqldb.Tx, agent string, f memory.
 		return "", fmt.Errorf("fact %s: %w", f.ID(), sqldb.ErrBusy) // inserted by a concurrent transaction: retry
 	}
 	index(ctx, tx, agent, memory.Semantic, f.ID(), f.Category, f.Key, f.Value, f.Source)
-	return memory.FactNew, s.crowdOut(ctx, tx, agent, f.At) // last, because it may remove the new fact and its text
+	gone, err := s.crowdOut(ctx, tx, agent, f.At) // last, because it may remove the new fact and its text
+	if slices.Contains(gone, f.ID()) {
+		return memory.FactCrowdedOut, err
+	}
+	return memory.FactNew, err
 }
 
 func replaceFact(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, version, versions int64) {
@@ -135,16 +140,16 @@ func history(ctx context.Context, tx *sqldb.Tx, agent string, f memory.Fact, ver
 // crowdOut removes the facts beyond [memory.MaxFacts], at most 100. Facts of peers and of
 // external origin are removed first, whatever their confidence, so that an untrusted
 // source cannot displace the agent's own facts. Among the others those with the lowest
-// confidence are removed first, and of equals the oldest.
-func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) error {
-	_, err := s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
+// confidence are removed first, and of equals the oldest. It returns the ids of the facts
+// that it has removed.
+func (s Memory) crowdOut(ctx context.Context, tx *sqldb.Tx, agent string, at int64) ([]string, error) {
+	return s.drop(ctx, tx, agent, "crowded_out", at, `order by case when origin in ('creator', 'self', 'heartbeat') then 0 else 1 end,
 		confidence desc, updated_at desc, category, key limit 100 offset `+strconv.Itoa(memory.MaxFacts))
-	return err
 }
 
 // drop moves the facts that a condition selects into the history, with a fate, and
-// returns their number.
-func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) (n int, err error) {
+// returns their ids.
+func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at int64, which string, args ...any) (gone []string, err error) {
 	all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (standing, error) {
 		var f standing
 		err := r.Scan(&f.Category, &f.Key, &f.Value, &f.Confidence, &f.Source, &f.By.Kind, &f.By.Address, &f.Turn, &f.version, &f.At)
@@ -152,19 +157,19 @@ func (s Memory) drop(ctx context.Context, tx *sqldb.Tx, agent, fate string, at i
 	}, `select category, key, value, confidence, source, origin, origin_address, turn, version, updated_at from semantic_memory
 		where agent = $1 `+which, append([]any{agent}, args...)...)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	for _, f := range all {
 		res, err := tx.ExecContext(ctx, `delete from semantic_memory where agent = $1 and category = $2 and key = $3`, agent, f.Category, f.Key)
 		if err != nil {
-			return n, err
+			return gone, err
 		}
-		if gone, _ := res.RowsAffected(); gone == 0 {
+		if n, _ := res.RowsAffected(); n == 0 {
 			continue // removed by a concurrent transaction
 		}
 		history(ctx, tx, agent, f.Fact, f.version, fate, at)
 		unindex(ctx, tx, agent, memory.Semantic, f.ID())
-		n++
+		gone = append(gone, f.ID())
 	}
-	return n, nil
+	return gone, nil
 }

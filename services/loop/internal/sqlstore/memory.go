@@ -251,8 +251,8 @@ func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id s
 		}
 		if tier == memory.Semantic {
 			category, key, _ := strings.Cut(id, "/")
-			n, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
-			return n > 0, err
+			gone, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
+			return len(gone) > 0, err
 		}
 		res, err := tx.ExecContext(ctx, `delete from `+v.table+` where t.agent = $1 and `+v.id+` = $2`, agent, id)
 		if err != nil {
