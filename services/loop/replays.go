@@ -123,15 +123,15 @@ func (r replayHandlers) evaluate(ctx context.Context, rec engine.Recording, f re
 	for i := range calls {
 		c := &calls[i]
 		c.Action, c.Code, c.Message = "", "", ""
-		args := json.RawMessage(c.Arguments)
-		if c.Arguments == "" {
-			args = json.RawMessage("{}")
-		}
+		args := engine.Arguments(api.ToolCall{Arguments: c.Arguments})
 		if tool, known := r.tools[c.Tool]; known {
 			if err := tool.Check(args); err != nil {
 				c.Message = "not judged: " + err.Error()
 				continue
 			}
+		} else if !json.Valid(args) {
+			c.Message = "not judged: the arguments are not JSON"
+			continue
 		}
 		d, err := bus.Call[api.Decision](ctx, r.clients.bus, api.CheckCall{Evaluate: api.Evaluate{
 			Agent: rec.Turn.Agent, Session: rec.Turn.Session, Run: rec.Turn.Run, Turn: rec.Turn.ID, Index: i, Tool: c.Tool, Args: args,
