@@ -784,3 +784,65 @@ func TestSources(t *testing.T) {
 		t.Errorf("the first turn of another session is told %+v", third[:2])
 	}
 }
+
+// TestJoinedInputStaysInThePrompt tests that a message that joined a run is in the later
+// prompts of the run also when its turn is shown as a line, and that these prompts can be
+// rebuilt and replayed.
+func TestJoinedInputStaysInThePrompt(t *testing.T) {
+	t.Parallel()
+	const words = "use the other key from now on"
+	a := ada
+	a.Window, a.MaxTurns = 16_000, 100
+	w := enginetest.New(newStore(a), nil)
+	w.Router.Script = func(req api.Complete) (api.Completion, error) {
+		if req.Task == api.TaskSummary {
+			return says("a summary"), nil
+		}
+		n := 0
+		if _, err := fmt.Sscanf(req.ID, "run1.%d", &n); err != nil {
+			return api.Completion{}, err
+		}
+		if n == 2 {
+			w.Queue.Add(behind("steer", words, api.ModeSteer, api.Creator))
+		}
+		c := asks("I work.", []string{"look", "put"}[n%2])
+		c.InputTokens = 0
+		return c, nil
+	}
+	for _, name := range []string{"look", "put"} {
+		tool := w.Tools[name]
+		tool.Run = func(context.Context, engine.Call) (engine.Output, error) {
+			return engine.Output{Text: strings.Repeat("x y ", 100)}, nil
+		}
+		w.Tools[name] = tool
+	}
+	turns, _ := run(t, w, command)
+	listed := 0
+	for _, tr := range turns {
+		ref, shown, err := w.Store.Prompt(t.Context(), tr.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages, _, err := engine.Rebuild(t.Context(), w.Store, tr.ID, command.Content, tr.Input)
+		if err != nil {
+			t.Errorf("turn %d: %v", tr.Number, err)
+		}
+		for i, s := range shown {
+			if s.Input != words {
+				continue
+			}
+			if i < ref.Lines {
+				listed++
+			}
+			if !strings.Contains(fmt.Sprint(messages), words) {
+				t.Errorf("the prompt of turn %d lacks what joined the run in turn %d, which is turn %d of %d lines", tr.Number, s.Number, i+1, ref.Lines)
+			}
+		}
+	}
+	if listed == 0 {
+		t.Errorf("no prompt of %d turns has the turn as a line", len(turns))
+	}
+	if _, err := w.Replay(t.Context(), command.Session, command.Run); err != nil {
+		t.Error(err)
+	}
+}

@@ -28,6 +28,7 @@ package engine
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/anima-run/anima/pkg/api"
 )
@@ -154,6 +155,9 @@ type Sleep struct {
 
 // ID returns the id of a run's turn.
 func ID(run string, number int) string { return run + "." + strconv.Itoa(number) }
+
+// runOf returns the run of a turn.
+func runOf(turn string) string { return turn[:max(0, strings.LastIndexByte(turn, '.'))] }
 
 // Key returns the idempotency key of a call. Every owner of the run derives the same
 // key.

@@ -74,6 +74,9 @@ func PartsOf(ctx context.Context, store ContextStore, turn, asked, words string)
 	if r.Asked {
 		p.Asked = asked
 	}
+	if r.Joined {
+		p.Joined = prompt.Joined(p.Lines, runOf(turn))
+	}
 	if r.Words {
 		p.Words = words
 	}

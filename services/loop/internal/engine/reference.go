@@ -34,6 +34,7 @@ type Reference struct {
 	Dropped []int64 `json:"dropped,omitempty"` // positions between First and Last that are left out
 	Bare    int     `json:"bare,omitempty"`    // number of the turns shown in full that lack their results
 	Asked   bool    `json:"asked,omitempty"`   // the run's input is placed before the turns
+	Joined  bool    `json:"joined,omitempty"`  // what joined the run in turns that are shown as lines follows it; false in prompts of older releases
 	Words   bool    `json:"words,omitempty"`   // the new input of the turn is placed after the turns
 	Flush   bool    `json:"flush,omitempty"`
 	Warning string  `json:"warning,omitempty"`
@@ -75,7 +76,7 @@ func (e *Engine) keepParts(ctx context.Context, s *state, m *promptBuild) (*Refe
 	p := m.prompt
 	m.messages = Encode(p.Messages)
 	r := &Reference{
-		Wire: e.Recorded == nil || e.Recorded.Wire(), Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Words: p.Words != "",
+		Wire: e.Recorded == nil || e.Recorded.Wire(), Form: form, Hidden: p.Hidden, Lines: len(p.Lines), Bare: p.Bare, Asked: p.Asked != "", Joined: p.Joined != "", Words: p.Words != "",
 		Flush: p.Flush, Counted: p.Counted, Tokens: p.Tokens, Window: m.in.Window, Stage: int(m.stage), Warning: strings.Join(p.Warning, ", "),
 		From: m.from, Hard: m.in.Hard, Refused: m.refused, Tier: s.thinksAs(), State: s.agent.State, Counters: s.counters, Notice: s.notice, Since: s.since, Through: m.through,
 	}

@@ -124,7 +124,8 @@ func (p *Prompt) list(in Input, keep int) {
 }
 
 // place sets the parts before the shown turns. The run's input is always in the prompt,
-// whatever the length of the run.
+// whatever the length of the run, and so is what joined the run in turns that are not
+// summarised.
 func (p *Prompt) place(in Input) {
 	p.Asked, p.Hidden = "", 0
 	switch {
@@ -137,6 +138,7 @@ func (p *Prompt) place(in Input) {
 	if in.Number > 1 && !began {
 		p.Asked = in.Asked
 	}
+	p.Joined = Joined(p.Lines, in.Run)
 }
 
 // count adds up the tokens of the parts.
@@ -161,6 +163,7 @@ func (p *Prompt) count(c Counter, in Input) {
 	p.told = earlier(p.Parts)
 	text("summary", p.told)
 	text("asked", p.Asked)
+	text("joined", p.Joined)
 	var turns int64
 	for i := range p.Turns {
 		turns += p.memo.count(c, &p.Turns[i].Turn, i < p.Bare)

@@ -120,6 +120,7 @@ type Parts struct {
 	Turns   []Turn
 	Bare    int    // number of the oldest of Turns, whose long results are left out
 	Asked   string // the run's input; rendered before Turns if they do not contain its turn
+	Joined  string // see [Joined]; rendered after Asked
 	Words   string // rendered after Turns
 	Warning []string
 	Flush   bool
@@ -129,7 +130,7 @@ type Parts struct {
 }
 
 // maxUses is the largest number of parts of a prompt besides its layers.
-const maxUses = 11
+const maxUses = 12
 
 // Use is the number of tokens of one part.
 type Use struct {

@@ -38,6 +38,7 @@ func Render(p Parts) []api.ChatMessage {
 	}
 	add("user", earlier(p))
 	add("user", defused(p.Asked))
+	add("user", defused(p.Joined))
 	for i := range p.Turns {
 		out = append(out, p.memo.render(&p.Turns[i].Turn, i < p.Bare).messages...)
 	}

@@ -136,6 +136,21 @@ func line(t api.Turn) string {
 	return sanitize.First(head+flat(words, max(room, 0))+tools, maxLine)
 }
 
+// noticeMark begins the input of a turn that only has a notice of the engine.
+const noticeMark = "[system] "
+
+// Joined returns the inputs that joined a run in the turns of a list, which shows each
+// turn as one line. The model must follow them in the whole run, as the run's input.
+func Joined(lines []Turn, run string) string {
+	var inputs []string
+	for i := range lines {
+		if t := &lines[i]; t.Run == run && t.Number > 1 && t.Input != "" && !strings.HasPrefix(t.Input, noticeMark) {
+			inputs = append(inputs, t.Input)
+		}
+	}
+	return strings.Join(inputs, "\n\n")
+}
+
 // statusOnly reports whether a turn without a request only read the agent's own state.
 func statusOnly(t *api.Turn, status func(string) bool) bool {
 	asked := t.Input != "" && t.By.Kind != api.HeartbeatKind && t.By.Kind != api.Self
