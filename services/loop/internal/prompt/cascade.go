@@ -70,6 +70,9 @@ type Plan struct {
 	Groups [][]Turn
 	Tokens int64
 	Merge  bool // the earlier summary is summarised with them
+	// Skipped is the number of turns between the earlier summary and the first group. They
+	// were too old for the prompt, so no summary contains them.
+	Skipped int64
 }
 
 // Through returns the position of the last turn that the plan summarises.
@@ -97,9 +100,11 @@ func Compact(c Counter, in Input, stage Stage) (Plan, bool) {
 	if stage == Summarise {
 		old = old[:len(old)/group*group]
 	}
-	switch {
-	case len(old) == 0:
+	if len(old) == 0 {
 		return p, false
+	}
+	p.Skipped = old[0].Position - in.Through - 1
+	switch {
 	case stage != Summarise || c.Count(in.Summary) > CheckpointSummary:
 		p.Groups = [][]Turn{old}
 	default:
@@ -197,13 +202,22 @@ func Request(c Counter, p Plan, before string, turns []Turn, room int64) []api.C
 	return []api.ChatMessage{{Role: "system", Content: system}, {Role: "user", Content: strings.Join(parts, "\n\n")}}
 }
 
+// withoutSummary stands for turns that a session's summary does not contain.
+const withoutSummary = "[%d turns without a summary]"
+
 // Merged returns the session's summary after a plan: the earlier one, unless the plan
-// includes it, and the new summaries of the groups.
+// includes it, the number of turns that were skipped, and the new summaries of the groups.
 func Merged(c Counter, p Plan, before string, made []string) string {
 	limit := p.Tokens
 	var all []string
 	if !p.Merge && before != "" {
 		all = append(all, before)
+	}
+	if p.Skipped > 0 {
+		all = append(all, fmt.Sprintf(withoutSummary, p.Skipped))
+		if p.Merge { // the limit is that of the whole
+			limit -= c.Count(all[0]) + 1
+		}
 	}
 	for _, s := range made {
 		all = append(all, within(c, strings.TrimSpace(Inert(s)), limit))
@@ -220,8 +234,8 @@ func Fallback(c Counter, p Plan, before string) string {
 	if before != "" {
 		b.WriteString(within(c, before, p.Tokens/2) + "\n")
 	}
-	if more := len(all) - snippets; more > 0 {
-		fmt.Fprintf(&b, "[%d turns without a summary]\n", more)
+	if more := max(0, len(all)-snippets) + int(p.Skipped); more > 0 {
+		fmt.Fprintf(&b, withoutSummary+"\n", more)
 	}
 	for _, t := range all[max(0, len(all)-snippets):] {
 		b.WriteString(line(t.Turn) + "\n")

@@ -303,6 +303,35 @@ func TestCompact(t *testing.T) {
 	}
 }
 
+// TestSkippedTurns checks that a summary has the number of the turns that were too old for
+// the prompt, and no more tokens for it.
+func TestSkippedTurns(t *testing.T) {
+	t.Parallel()
+	in := input(1000, history(100, 10)[30:])
+	in.Through = 5
+	for _, stage := range []Stage{Summarise, Truncate} {
+		p, _ := Compact(quarter{}, in, stage)
+		made := make([]string, len(p.Groups))
+		for i := range made {
+			made[i] = strings.Repeat("much ", 2_000)
+		}
+		got := Merged(quarter{}, p, "before", made)
+		if n, most := (quarter{}).Count(got), p.Tokens*int64(len(made)); !strings.Contains(got, "[25 turns without a summary]\nmuch") || p.Merge && n > most {
+			t.Errorf("stage %d: %d tokens, %.100q, want 25 turns without a summary and at most %d tokens", stage, n, got, most)
+		}
+		last := p
+		last.Groups = p.Groups[len(p.Groups)-1:]
+		want := fmt.Sprintf("[%d turns without a summary]", 25+max(0, len(last.Groups[0])-12))
+		if got := Fallback(quarter{}, last, "before"); !strings.Contains(got, want) {
+			t.Errorf("stage %d without a model: %.100q, want %s", stage, got, want)
+		}
+	}
+	in.Through = 30
+	if p, _ := Compact(quarter{}, in, Truncate); strings.Contains(Merged(quarter{}, p, "", []string{"much"}), "without") {
+		t.Error("a summary of all turns says that some are missing")
+	}
+}
+
 // TestRequest checks that the request for a summary contains every turn, as a line if
 // there is no room for more, or the number of those that are left out, and the earlier
 // summary.
