@@ -20,6 +20,7 @@ import (
 	"github.com/anima-run/anima/services/loop/internal/engine"
 	"github.com/anima-run/anima/services/loop/internal/engine/enginetest"
 	"github.com/anima-run/anima/services/loop/internal/sqlstore"
+	"github.com/anima-run/anima/services/loop/internal/transcript"
 )
 
 const at = enginetest.Start
@@ -374,6 +375,40 @@ func TestManySessions(t *testing.T) {
 			if v.Turns != 2*runs || v.Messages != runs || v.Cost != 2*runs*610 {
 				t.Errorf("session %d: %+v", i, v)
 			}
+		}
+	})
+}
+
+// TestTranscriptIsImportable tests that the repair of an exported transcript removes
+// nothing, whatever calls a model has made and whichever owners a turn had.
+func TestTranscriptIsImportable(t *testing.T) {
+	each(t, func(t *testing.T, _ *sqldb.DB, s *sqlstore.Store) {
+		cmd := enginetest.Command("ada", "r1")
+		rec := enginetest.Record(cmd, 1)
+		rec.Turn.Calls = nil
+		for i := range 256 {
+			c := api.CallState{Index: i, ID: fmt.Sprint("c", i), Tool: "look", Arguments: json.RawMessage(`{}`), Outcome: api.OutcomeError, Error: "not run"}
+			switch i {
+			case 3, 4:
+				c.ID = ""
+			case 5:
+				c.ID, c.Tool = "call_3", ""
+			}
+			rec.Turn.Calls = append(rec.Turn.Calls, c)
+		}
+		rec.Turn.EndedAt = rec.Turn.StartedAt - 5_000
+		must(t, s.Persist(t.Context(), rec, enginetest.Input(cmd), enginetest.End(cmd, 1)))
+		page, err := s.Transcript(t.Context(), cmd.Session, 0, 500)
+		must(t, err)
+		var lines []string
+		for _, l := range page.Lines {
+			data, err := api.Encode(l)
+			must(t, err)
+			lines = append(lines, string(data))
+		}
+		got := transcript.Repair(lines, 1, 0)
+		if len(got.Cuts) > 0 || got.Kept != len(lines) || len(lines) < 257 {
+			t.Errorf("of %d lines %d are kept, and %d are cut, as %+v", len(lines), got.Kept, len(got.Cuts), got.Cuts[:min(len(got.Cuts), 3)])
 		}
 	})
 }

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"cmp"
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -67,13 +68,24 @@ func lines(t prompt.Turn) (out []api.TranscriptLine) {
 	if t.Thinking == "" && len(t.Calls) == 0 || t.Finish == api.FinishFlush {
 		return out
 	}
+	// The begin is of another owner of the turn, whose clock may be ahead. A later line that
+	// is older would not be imported.
+	ended := max(t.StartedAt, t.EndedAt)
 	m := api.TranscriptLine{Role: "assistant", Content: t.Thinking}
 	for _, c := range t.Calls {
-		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.ID, Name: c.Tool, Arguments: string(c.Arguments)})
+		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: callID(c), Name: cmp.Or(c.Tool, "unnamed"), Arguments: string(c.Arguments)})
 	}
-	add(m, t.EndedAt)
+	add(m, ended)
 	for _, c := range t.Calls[:min(len(t.Calls), linesPerTurn-3)] {
-		add(api.TranscriptLine{Role: "tool", ToolCallID: c.ID, Content: cmp.Or(c.Result, c.Error)}, t.EndedAt)
+		add(api.TranscriptLine{Role: "tool", ToolCallID: callID(c), Content: cmp.Or(c.Result, c.Error)}, ended)
 	}
 	return out
+}
+
+// callID returns the provider's id of a call, or one by its index if the provider gave none.
+func callID(c api.CallState) string {
+	if c.ID == "" {
+		return "call_" + strconv.Itoa(c.Index)
+	}
+	return c.ID
 }

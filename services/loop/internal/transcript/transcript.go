@@ -15,9 +15,10 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 )
 
-// MaxCalls is the largest number of calls in one line of the assistant. A turn of our own
-// has at most ten; the store has room for a thousand lines.
-const MaxCalls = 100
+// MaxCalls is the largest number of calls in one line of the assistant, as many as the
+// router accepts in an answer: a turn also has those of its calls that were not executed.
+// The store has room for a thousand lines.
+const MaxCalls = 256
 
 // Cut is a line that is in no turn, or that has a call which is in no turn.
 type Cut struct {

@@ -93,8 +93,8 @@ func TestRepairCuts(t *testing.T) {
 			[]string{"7 call 0 has no id", `7 call "c1" names no tool`, `7 the arguments of call "c2" are not JSON`, "8 a result without a call"},
 		},
 		"too many calls": {
-			[]string{called("I.", 1, strings.Split(strings.Repeat(call("c", "x", "{}")+";", 101), ";")[:101]...)},
-			1, append([]string{`7 call "c" is one more than the 100`}, strings.Split(strings.Repeat(`7 call "c" of x has no result;`, 100), ";")[:100]...),
+			[]string{called("I.", 1, strings.Split(strings.Repeat(call("c", "x", "{}")+";", 257), ";")[:257]...)},
+			1, append([]string{`7 call "c" is one more than the 256`}, strings.Split(strings.Repeat(`7 call "c" of x has no result;`, 256), ";")[:256]...),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
