@@ -292,8 +292,13 @@ func TestHTTPStory(t *testing.T) {
 			t.Errorf("no %s among %v", want, names)
 		}
 	}
-	if res := u.try(http.MethodGet, "/v1/sessions/"+g.Session+"/events", "", map[string]string{"Last-Event-ID": "x"}); res.status != http.StatusBadRequest || res.fault(t).Code != api.Invalid {
-		t.Errorf("Last-Event-ID x: %d %s, want 400", res.status, res.body)
+	for _, id := range []string{"x", "-1", "1000000", "9223372036854775807", "9223372036854775808", "18446744073709551615"} {
+		if res := u.try(http.MethodGet, "/v1/sessions/"+g.Session+"/events", "", map[string]string{"Last-Event-ID": id}); res.status != http.StatusBadRequest || res.fault(t).Code != api.Invalid {
+			t.Errorf("Last-Event-ID %s: %d %s, want 400", id, res.status, res.body)
+		}
+	}
+	for _, args := range [][]string{{"session", "events", g.Session, "--watch"}, {"session", "watch", g.Session}} {
+		u.fails(exitUsage, "", append(args, "--after", "18446744073709551615"), "no event 18446744073709551615")
 	}
 
 	transcript := lines[api.TranscriptLine](t, u.call(http.MethodGet, "/v1/sessions/"+g.Session+"/transcript", "", nil))

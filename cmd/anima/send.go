@@ -132,6 +132,11 @@ func (c sessionWatchCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 	}
+	if c.After > 0 {
+		if err := b.CheckAfter(ctx, c.After, bus.SessionEvents(w.session)...); err != nil {
+			return err
+		}
+	}
 	a.disconnect() // the watcher opens its own connections
 	w.after = max(w.after, c.After)
 	if !a.json() && isTerminal(a.Out) {

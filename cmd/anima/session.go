@@ -106,6 +106,11 @@ func (c sessionEventsCmd) Run(ctx context.Context, a *app) error {
 	if !c.Watch {
 		return b.PastEvents(ctx, after, printed, bus.SessionEvents(c.Session)...)
 	}
+	if after > 0 {
+		if err := b.CheckAfter(ctx, after, bus.SessionEvents(c.Session)...); err != nil {
+			return err
+		}
+	}
 	a.disconnect() // the watch opens its own connections
 	err = a.withReconnect(ctx, a.away, func(ctx context.Context, b *bus.Bus) error {
 		return b.Events(ctx, after, printed, bus.SessionEvents(c.Session)...)

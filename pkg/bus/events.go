@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // SessionEvents returns the subjects of a session's events; "*" means all sessions.
@@ -29,6 +32,34 @@ func SessionEvents(session string) (all []api.Subject) {
 // after the sequence of an event without More.
 func (b *Bus) Events(ctx context.Context, after uint64, handle func(Stored) error, subjects ...api.Subject) error {
 	return b.Follow(ctx, after, func(m Stored) error { return expandTo(m, handle, subjects) }, EventSources(subjects...)...)
+}
+
+// endLooks and endPause are the number of requests for the end of a stream that seems to
+// end before a sequence, and the pause between them: the server that answers may be behind
+// (docs/adr/0011).
+const endLooks, endPause = 5, 300 * time.Millisecond
+
+// CheckAfter checks that the stream of the events of subjects has reached a sequence after
+// which a reader wants to continue. It has not if it is an older copy of the stream that
+// the reader has read, or if the sequence is made up; the reader would then receive no
+// event until the stream has passed it. Errors: Invalid, after about 1 s; those of NATS. A
+// stream that does not exist is no error.
+func (b *Bus) CheckAfter(ctx context.Context, after uint64, subjects ...api.Subject) error {
+	for look := 1; ; look++ {
+		info, err := b.streamInfo(ctx, subjects[0].Stream())
+		if err != nil || info == nil || info.State.LastSeq >= after {
+			return err
+		}
+		if look == endLooks {
+			return &api.Error{
+				Code: api.Invalid, Message: fmt.Sprintf("there is no event %d yet: the last one of all sessions is %d", after, info.State.LastSeq),
+				Next: "read the events from the beginning: those after a restored backup have other numbers",
+			}
+		}
+		if err := wait.For(ctx, endPause); err != nil {
+			return err
+		}
+	}
 }
 
 // PastEvents is [Bus.Events] up to the last event in the stream at the time of the call,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 
@@ -96,6 +97,17 @@ func TestPastEvents(t *testing.T) {
 	want := errors.New("enough")
 	if err := b.PastEvents(testContext(t), 0, func(bus.Stored) error { return want }, bus.SessionEvents("s")...); !errors.Is(err, want) {
 		t.Errorf("got %v, want %v", err, want)
+	}
+}
+
+func TestCheckAfter(t *testing.T) {
+	t.Parallel()
+	b, _ := one(t)
+	last := entries(t, b)
+	for after, want := range map[uint64]api.Code{0: "", 1: "", last: "", last + 1: api.Invalid, math.MaxUint64: api.Invalid} {
+		if err := b.CheckAfter(testContext(t), after, bus.SessionEvents("s")...); err == nil && want != "" || err != nil && api.CodeOf(err) != want {
+			t.Errorf("after %d of %d: got %v, want code %q", after, last, err, want)
+		}
 	}
 }
 

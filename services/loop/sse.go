@@ -18,7 +18,8 @@ import (
 // httpEvents streams a session's events. The id of an event is its sequence in the
 // stream, so a client that reconnects with Last-Event-ID misses none. If several events
 // have the same sequence, only the last has the id: a client that was disconnected
-// between them receives all of them again. Live events are not stored and have no id.
+// between them receives all of them again. An id that the stream has not reached is
+// refused: a stream that was restored from a backup has other events. Live events are not stored and have no id.
 func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	session := r.PathValue("id")
 	if _, err := h.store.Session(r.Context(), session); err != nil {
@@ -27,12 +28,17 @@ func (h *handlers) httpEvents(w http.ResponseWriter, r *http.Request) {
 	}
 	var after uint64
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
-		n, err := strconv.ParseUint(last, 10, 64)
+		n, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
-			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "Last-Event-ID " + strconv.Quote(last) + " is not a number", Next: "send the id of the last event you have, or none"})
+			host.WriteError(w, 0, &api.Error{Code: api.Invalid, Message: "Last-Event-ID " + strconv.Quote(last) + " is not the id of an event", Next: "send the id of the last event you have, or none"})
 			return
 		}
 		after = n
+		// Without an answer of NATS the stream begins anyway: Events waits for NATS.
+		if err := h.bus.CheckAfter(r.Context(), after, bus.SessionEvents(session)...); api.CodeOf(err) == api.Invalid {
+			host.WriteError(w, 0, err)
+			return
+		}
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
