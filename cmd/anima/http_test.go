@@ -158,6 +158,8 @@ func TestHTTPGuards(t *testing.T) {
 		{http.MethodGet, "/v1/agents/ghost/explain", "", http.StatusNotFound, api.NotFound},
 		{http.MethodGet, "/v1/agents/lucky/explain?limit=x", "", http.StatusBadRequest, api.Invalid},
 		{http.MethodGet, "/v1/agents/lucky/explain?limit=100000", "", http.StatusBadRequest, api.Invalid},
+		{http.MethodGet, "/v1/goals?status=bogus", "", http.StatusBadRequest, api.Invalid},
+		{http.MethodGet, "/v1/turns?after=zzz", "", http.StatusBadRequest, api.Invalid},
 		{http.MethodGet, "/v1/runs/ghost", "", http.StatusNotFound, api.NotFound},
 		{http.MethodDelete, "/v1/runs/ghost", "", http.StatusNotFound, api.NotFound},
 		{http.MethodDelete, "/v1/runs/ghost?session=lucky-main", "", http.StatusNotFound, api.NotFound},
@@ -307,6 +309,9 @@ func TestHTTPStory(t *testing.T) {
 	}
 	var turn api.Turn
 	one(t, u.call(http.MethodGet, "/v1/turns/"+transcript[0].Turn, "", nil), &turn)
+	if rest := u.call(http.MethodGet, "/v1/turns?agent=nova&after="+turn.ID, "", nil); !strings.Contains(rest, `"turns":[]`) {
+		t.Errorf("the turns before the first one are %s, want none", rest)
+	}
 	if turn.Run != first.Run || turn.Agent != "nova" || len(turn.Trace) != 32 || turn.Cost <= 0 {
 		t.Errorf("the first turn is %+v", turn)
 	}

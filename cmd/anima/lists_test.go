@@ -27,4 +27,5 @@ func TestListsOfAnUnknownAgent(t *testing.T) {
 		m.cli(append(args, "Idle")...)
 		m.cli(args...)
 	}
+	m.fails(exitUsage, "", []string{"turn", "list", "--after", "zzz"}, `"zzz" is not a position in this list`)
 }

@@ -18,6 +18,11 @@ const (
 	GoalCancelled GoalStatus = "cancelled"
 )
 
+// GoalStatuses returns all statuses of a goal.
+func GoalStatuses() []GoalStatus {
+	return []GoalStatus{GoalActive, GoalCompleted, GoalFailed, GoalCancelled}
+}
+
 // GoalPhase is the next step of a goal. It is derived from the goal, its plan and its
 // tasks, and is not stored (docs/reference/platform.md, stale phase).
 type GoalPhase string
@@ -128,7 +133,7 @@ type GoalTask struct {
 }
 
 // ListGoals requests [Goals], the latest first. An empty filter matches all; Limit 0
-// means 50. Errors: Invalid (limit, After).
+// means 50. Errors: Invalid (limit, After, Status).
 type ListGoals struct {
 	Agent  string     `json:"agent,omitempty"`
 	Status GoalStatus `json:"status,omitempty"`

@@ -192,7 +192,7 @@ type GetTurn struct {
 }
 
 // ListTurns requests [Turns], the latest first. An empty filter matches all; Limit 0
-// means 50. Errors: Invalid (limit).
+// means 50. Errors: Invalid (limit, Before).
 type ListTurns struct {
 	Agent   string `json:"agent,omitempty"`
 	Session string `json:"session,omitempty"`

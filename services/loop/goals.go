@@ -2,8 +2,10 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,6 +77,9 @@ func (g *goalHandlers) expire(ctx context.Context, every time.Duration) error {
 
 func (g *goalHandlers) list(ctx context.Context, m api.ListGoals) (api.Goals, error) {
 	views := []api.Goal{}
+	if m.Status != "" && !slices.Contains(api.GoalStatuses(), m.Status) {
+		return api.Goals{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%.40q is not a status of goals", m.Status), Next: fmt.Sprintf("use one of %v", api.GoalStatuses())}
+	}
 	all, page, err := pageOf(m.Limit, 50, func(s goal.State) string { return cursor(s.CreatedAt, s.ID) }, func(n int) ([]goal.State, error) {
 		after, err := placeOf(m.After)
 		if err != nil {

@@ -105,7 +105,13 @@ func (h *handlers) listTurns(ctx context.Context, m api.ListTurns) (api.Turns, e
 	m.Agent = strings.ToLower(m.Agent)
 	all, page, err := pageOf(m.Limit, 50, func(t api.Turn) string { return t.ID }, func(n int) ([]api.Turn, error) {
 		m.Limit = n
-		return h.store.Turns(ctx, m)
+		all, err := h.store.Turns(ctx, m)
+		if err == nil && len(all) == 0 && m.Before != "" { // also for a turn that does not exist
+			if _, err = h.store.Turn(ctx, m.Before); api.CodeOf(err) == api.NotFound {
+				err = api.NotInList(m.Before)
+			}
+		}
+		return all, err
 	})
 	return api.Turns{Turns: all, Page: page}, err
 }
