@@ -17,7 +17,12 @@ func TestSessionGet(t *testing.T) {
 	if v.ID != "lucky-main" || v.Next != nil || v.Step == nil || v.Step.Kind != api.EntryEnd || v.Step.Turn != 1 || v.Lock != nil {
 		t.Errorf("after a run: got %+v, want no message left, no owner, and the end as the last step", v)
 	}
-	m.fails(exitNotFound, "", []string{"session", "get", "ghost"}, "no such session")
+	for _, command := range []string{"get", "events", "transcript", "reset"} { // the session is required
+		if text := m.fails(exitNotFound, "", []string{"session", command, "ghost"}, "no such session", "anima session list"); strings.Contains(text, "leave") {
+			t.Errorf("session %s: got %q, want no advice to leave the session out", command, text)
+		}
+	}
+	m.fails(exitNotFound, "", []string{"session", "send", "lucky", "hi", "--session", "ghost"}, "no such session", "leave the session out")
 }
 
 func TestSessionGetSaysWhatItWaitsFor(t *testing.T) {

@@ -36,6 +36,11 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 		session = agent.ID + "-" + id.run
 	default:
 		s, err := h.store.Session(ctx, m.Session)
+		if api.CodeOf(err) == api.NotFound {
+			e := *api.Wire(err)
+			e.Next += "; leave the session out to use the agent's main session"
+			return api.Accepted{}, &e
+		}
 		if err != nil {
 			return api.Accepted{}, err
 		}

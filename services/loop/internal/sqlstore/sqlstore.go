@@ -282,7 +282,7 @@ func sessionRow(r sqldb.Scanner) (api.Session, error) {
 	var v api.Session
 	err := r.Scan(&v.ID, &v.Agent, &v.Messages, &v.Turns, &v.InputTokens, &v.OutputTokens, &v.Cost, &v.CreatedAt, &v.UpdatedAt, &v.Terminated, &v.Reason, &v.Reset)
 	if err != nil {
-		err = missing(err, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are; leave it out to use the agent's main session"})
+		err = missing(err, &api.Error{Code: api.NotFound, Message: "there is no such session", Next: "anima session list shows the ones there are"})
 	}
 	return v, err
 }
