@@ -183,4 +183,6 @@ func TestWalletRotation(t *testing.T) {
 	if out := m.cli("wallet", "backup", "lucky", "--address", was); !strings.Contains(out, strings.ToLower(was[2:])) {
 		t.Errorf("backup of the earlier wallet: got %q", out)
 	}
+	m.fails(exitUsage, "", []string{"wallet", "backup", "lucky", "--address", "0x00"}, `"0x00" is not an address`, "anima wallet show lucky")
+	m.fails(exitNotFound, "", []string{"wallet", "backup", "lucky", "--address", nova.Address}, "lucky has and had no wallet "+nova.Address, "anima wallet show lucky")
 }

@@ -125,8 +125,8 @@ type ResolveFreeze struct {
 	Note  string `json:"note"` // why the difference is right
 }
 
-// BackupWallet requests the [WalletBackup] of an agent. Errors: NotFound, Denied (the key
-// is at a remote signer).
+// BackupWallet requests the [WalletBackup] of an agent. Errors: NotFound (also Address),
+// Invalid (Address), Denied (the key is at a remote signer).
 type BackupWallet struct {
 	Agent string `json:"agent"`
 	// Address is that of an earlier wallet of the agent, which [RotateWallet] has replaced;

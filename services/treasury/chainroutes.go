@@ -158,6 +158,9 @@ func (h *handlers) resolveFreeze(ctx context.Context, m api.ResolveFreeze) (api.
 func (h *handlers) backupWallet(ctx context.Context, m api.BackupWallet) (api.WalletBackup, error) {
 	name := m.Agent
 	if m.Address != "" {
+		if !api.IsAddress(m.Address) {
+			return api.WalletBackup{}, &api.Error{Code: api.Invalid, Message: fmt.Sprintf("%.80q is not an address", m.Address), Next: walletsOf(m.Agent)}
+		}
 		if present, err := h.wallets.Address(ctx, m.Agent); err != nil {
 			return api.WalletBackup{}, err
 		} else if earlier := common.HexToAddress(m.Address).Hex(); earlier != present {
@@ -165,8 +168,14 @@ func (h *handlers) backupWallet(ctx context.Context, m api.BackupWallet) (api.Wa
 		}
 	}
 	w, err := h.wallets.Backup(ctx, name)
+	if name != m.Agent && api.CodeOf(err) == api.NotFound { // the name is internal
+		err = &api.Error{Code: api.NotFound, Message: m.Agent + " has and had no wallet " + m.Address, Next: walletsOf(m.Agent)}
+	}
 	return api.WalletBackup{Agent: m.Agent, Address: w.Address, Keystore: w.Keystore}, err
 }
+
+// walletsOf returns the advice for an address that is not one of an agent's wallets.
+func walletsOf(agent string) string { return "anima wallet show " + agent + " shows its wallets" }
 
 // restoreWallet opens the account too, so that the agent can be funded before it is
 // applied. Both steps are idempotent.

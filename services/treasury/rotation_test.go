@@ -80,6 +80,11 @@ func TestRotateWallet(t *testing.T) {
 	if b := ask[api.WalletBackup](t, w.Bus, api.BackupWallet{Agent: "lucky", Address: was}); !strings.Contains(b.Keystore, strings.ToLower(was[2:])) {
 		t.Errorf("backup of the earlier wallet: got %s, want the key of %s", b.Keystore, was)
 	}
+	refused(t, w.Bus, api.BackupWallet{Agent: "lucky", Address: "0x00"}, api.Invalid, "")
+	_, err := bus.Call[api.WalletBackup](t.Context(), w.Bus, api.BackupWallet{Agent: "lucky", Address: "0x" + strings.Repeat("0", 40)})
+	if api.CodeOf(err) != api.NotFound || strings.Contains(err.Error(), "retired") {
+		t.Errorf("backup of a wallet that lucky never had: got %v, want NotFound without an internal name", err)
+	}
 
 	p.Give(t, common.HexToAddress(was), uint64(3*api.Dollar), "late")
 	balanceWhen(t, w.Bus, "the deposit to the earlier address", func(b api.Balance) bool { return b.USDC == 10*api.Dollar })
