@@ -434,6 +434,8 @@ func TestMoneyAndPolicyCommands(t *testing.T) {
 	if out := m.cli("model", "prices", "sim-two"); !strings.Contains(out, "in use") || !strings.Contains(out, "$9.00") {
 		t.Errorf("model prices says\n%s", out)
 	}
+	m.fails(exitNotFound, "", []string{"model", "prices", "nosuch"}, "there is no model nosuch")
+	m.fails(exitUsage, "", []string{"model", "prices", "--provider", "nosuch"}, "nosuch is not configured")
 	m.cli("model", "remove", "sim-two")
 	m.fails(exitNotFound, "", []string{"model", "remove", "sim-two"}, "there is no model sim-two")
 	m.fails(exitUsage, "", []string{"model", "add", "x", "--in", "cheap", "--out", "1"}, "cheap")

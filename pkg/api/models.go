@@ -96,7 +96,8 @@ type RemoveModel struct {
 // minute. The answer is the [Models].
 type RefreshModels struct{}
 
-// ListModelPrices requests the [ModelPrices] of a model, or of all models. Errors: Invalid.
+// ListModelPrices requests the [ModelPrices] of a model, or of all models. Errors: NotFound
+// (Model), Invalid (Provider).
 type ListModelPrices struct {
 	Model    string `json:"model,omitempty"`    // "": all models
 	Provider string `json:"provider,omitempty"` // "": all providers

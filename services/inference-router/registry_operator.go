@@ -49,6 +49,14 @@ func (c *catalog) find(id, name string) (model.Model, error) {
 	return found[0], nil
 }
 
+func (c *catalog) notConfigured(name string) error {
+	var names []string
+	for _, s := range c.sources {
+		names = append(names, s.provider.Name())
+	}
+	return api.Errorf(api.Invalid, "provider %s is not configured; configured are %s", name, strings.Join(names, ", "))
+}
+
 // maxWindow is the largest context window and output limit of a declared model, in
 // tokens.
 const maxWindow = 100_000_000
@@ -63,11 +71,7 @@ func (c *catalog) add(ctx context.Context, m api.AddModel) (api.Model, error) {
 	case !api.ValidModelID(m.Model):
 		fault = "a model needs an id of at most 200 bytes without spaces"
 	case !c.configured(m.Provider):
-		var names []string
-		for _, s := range c.sources {
-			names = append(names, s.provider.Name())
-		}
-		fault = "provider " + m.Provider + " is not configured; configured are " + strings.Join(names, ", ")
+		return api.Model{}, c.notConfigured(m.Provider)
 	case !slices.Contains(api.Tiers(), m.TierMinimum):
 		fault = "there is no tier " + string(m.TierMinimum)
 	case min(m.ContextWindow, m.MaxOutput) < 0 || max(m.ContextWindow, m.MaxOutput) > maxWindow:
@@ -142,6 +146,14 @@ func (c *catalog) prices(ctx context.Context, m api.ListModelPrices) (api.ModelP
 	all, err := c.store.PriceHistory(ctx, m.Provider, m.Model)
 	if err != nil {
 		return api.ModelPrices{}, err
+	}
+	if len(all) == 0 { // a misspelt name must not look like one without prices
+		if m.Provider != "" && !c.configured(m.Provider) {
+			return api.ModelPrices{}, c.notConfigured(m.Provider)
+		}
+		if _, err := c.find(m.Model, m.Provider); m.Model != "" && api.CodeOf(err) == api.NotFound {
+			return api.ModelPrices{}, err
+		}
 	}
 	type version struct {
 		registry.Key
