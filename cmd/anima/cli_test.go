@@ -596,6 +596,8 @@ func TestCompletionOfNames(t *testing.T) {
 		"anima ledger transfer lucky luc":        "lucky",
 		"anima session send lucky --session luc": "lucky-main",
 		"anima turn replay --agent luc":          "lucky",
+		"anima help ses":                         "session",
+		"anima help session imp":                 "import",
 	} {
 		t.Setenv("COMP_LINE", line)
 		m.env["COMP_LINE"] = line

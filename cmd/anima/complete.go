@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/alecthomas/kong"
 	kongcompletion "github.com/jotaen/kong-completion"
 	"github.com/posener/complete"
 
@@ -15,6 +16,30 @@ import (
 // completeWait is the maximum time that the completion of a name may take, since the
 // shell blocks meanwhile.
 const completeWait = 2 * time.Second
+
+// completed prints the completion that a shell asks for in COMP_LINE, and reports whether
+// one does. Unlike [kongcompletion.Register] it completes the commands after help.
+func completed(parser *kong.Kong, predictors kongcompletion.Option) bool {
+	all, err := kongcompletion.Command(parser, predictors)
+	if err != nil {
+		panic(err) // an argument or a flag names a predictor that does not exist
+	}
+	help := all.Sub["help"]
+	help.Sub = commandWords(all)
+	all.Sub["help"] = help
+	c := complete.New(parser.Model.Name, all)
+	c.Out = parser.Stdout
+	return c.Complete()
+}
+
+// commandWords returns the commands below a command, without flags and arguments.
+func commandWords(c complete.Command) complete.Commands {
+	words := complete.Commands{}
+	for name, sub := range c.Sub {
+		words[name] = complete.Command{Sub: commandWords(sub)}
+	}
+	return words
+}
 
 // predictors completes the names of agents, sessions, goals and contexts. It does not
 // read flags of the command line: the environment and the selected context determine the

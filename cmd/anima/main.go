@@ -142,9 +142,8 @@ func run(ctx context.Context, args []string, a *app) int {
 	}
 	exited := -1
 	parser := a.parser(ctx, func(code int) { exited = code })
-	kongcompletion.Register(parser, a.predictors(ctx))
-	if exited >= 0 { // the completion was printed
-		return exited
+	if completed(parser, a.predictors(ctx)) {
+		return exitOK
 	}
 	k, err := parser.Parse(args)
 	if exited >= 0 {
