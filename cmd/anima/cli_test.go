@@ -624,6 +624,26 @@ func TestPrintError(t *testing.T) {
 	}
 }
 
+// TestExitCodes checks that only the end of a run has the codes of incomplete completions: a
+// service refuses other requests for the same reasons.
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{runError(api.LoopEnd{Reason: api.ReasonTimeout}), exitTimeout},
+		{runError(api.LoopEnd{Reason: api.FinishEmpty}), exitEmpty},
+		{runError(api.LoopEnd{Reason: api.ReasonDayLimit}), exitFailed},
+		{&api.Error{Code: api.Unavailable, Reason: api.ReasonTimeout}, exitUnavailable}, // of turn replay --fork
+		{errors.New("no code"), exitFailed},
+	} {
+		if got := exitCode(tt.err); got != tt.want {
+			t.Errorf("%v: exit code %d, want %d", tt.err, got, tt.want)
+		}
+	}
+}
+
 func TestReach(t *testing.T) {
 	t.Parallel()
 	for addr, want := range map[string]string{

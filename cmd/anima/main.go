@@ -216,7 +216,10 @@ func exitCode(err error) int {
 	codes := map[api.Code]int{
 		api.Invalid: exitUsage, api.NotFound: exitNotFound, api.Denied: exitDenied, api.Conflict: exitConflict, api.Unavailable: exitUnavailable,
 	}
-	return cmp.Or(reasons[api.ReasonOf(err)], codes[api.CodeOf(err)], exitFailed)
+	if api.CodeOf(err) == api.Internal { // as runError returns it: a service may refuse another request for one of these reasons
+		return cmp.Or(reasons[api.ReasonOf(err)], exitFailed)
+	}
+	return cmp.Or(codes[api.CodeOf(err)], exitFailed)
 }
 
 // printError prints the message, the details and the next step of an error; with -o json
