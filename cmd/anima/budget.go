@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/google/uuid"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -114,7 +115,10 @@ type budgetSetCmd struct {
 	Reset        bool     `help:"Begin with the limits of the configuration instead of the agent's own."`
 }
 
-func (c budgetSetCmd) Run(ctx context.Context, a *app) error {
+func (c budgetSetCmd) Run(ctx context.Context, a *app, parsed *kong.Context) error {
+	if err := givesLimits(parsed.Selected().Flags); err != nil {
+		return err
+	}
 	agent := strings.ToLower(c.Agent)
 	was, err := ask[api.AgentLimits](ctx, a, api.GetLimits{Agent: agent})
 	if err != nil {
@@ -129,6 +133,26 @@ func (c budgetSetCmd) Run(ctx context.Context, a *app) error {
 	}
 	req := api.SetLimits{ID: "limits-" + uuid.NewString(), Agent: agent, Limits: own, Revision: was.Revision}
 	return show(ctx, a, req, writeLimits)
+}
+
+// givesLimits checks that at least one of the command's flags is given and that none is
+// empty: with a variable of the shell that is not set the command would change nothing.
+func givesLimits(flags []*kong.Flag) error {
+	const next = "write an amount, none or default, as in --day 5"
+	given := false
+	for _, f := range flags {
+		switch {
+		case !f.Set:
+		case !f.IsBool() && f.Target.Len() == 0:
+			return failure(api.Invalid, "--"+f.Name+" is empty", next)
+		default:
+			given = true
+		}
+	}
+	if !given {
+		return failure(api.Invalid, "no limit is named", next)
+	}
+	return nil
 }
 
 // Words that flags accept besides a value.

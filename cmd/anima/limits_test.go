@@ -82,6 +82,23 @@ func TestBudgetSetLists(t *testing.T) {
 	}
 }
 
+// TestBudgetSetNothing checks that a command that would change no limit fails, because a
+// variable of the shell may be empty.
+func TestBudgetSetNothing(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	m.up()
+	for _, flags := range [][]string{{"--day", ""}, {"--payee", ""}, {"--reserve", ""}, {"--parent="}, {"--hour", "5", "--payments", ""}} {
+		name, _, _ := strings.Cut(flags[len(flags)-1], "=")
+		if name == "" {
+			name = flags[len(flags)-2]
+		}
+		m.fails(exitUsage, "", append([]string{"budget", "set", "lucky"}, flags...), name+" is empty")
+	}
+	m.fails(exitUsage, "", []string{"budget", "set", "lucky", "-o", "json"}, "no limit is named")
+	m.cli("budget", "set", "lucky", "--reset")
+}
+
 // TestLimitsStopRuns checks each limit that can refuse a model call as its users see it:
 // the run ends once, with the reason and the command that changes the limit, on the command
 // line, over HTTP and for callers with a key. After this command the session goes on.
