@@ -123,7 +123,7 @@ func (c doctorCmd) diagnose(ctx context.Context, a *app, d *doctor) error {
 		d.fault("anima", "correct that and run the command again", "the connection failed: %v", err)
 		return nil
 	}
-	return d.stopped(ctx, dir, cfg)
+	return d.stopped(ctx, dir, cfg, err)
 }
 
 // treasuryFile returns the path of treasury's SQLite database.
@@ -131,15 +131,26 @@ func treasuryFile(dir string) string {
 	return filepath.Join(dir, treasury.Service.Name, treasury.Service.Name+".db")
 }
 
-// stopped checks a data folder that no running anima uses.
-func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config) error {
-	d.ok("anima", "none is running on %s: the folder itself is checked", dir)
+// stopped checks a data folder that no running anima uses. failed is the error of the
+// connection: the lock of the streams shows whether an anima runs that refused it.
+func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config, failed error) error {
 	at := filepath.Join(dir, "nats")
-	if _, err := os.Stat(at); err != nil {
-		d.fault("nats", "restore all stores from one backup", "the folder of the streams is missing: %v", err)
+	_, missing := os.Stat(at)
+	var server *embednats.Server
+	var err error
+	if missing == nil {
+		server, err = embednats.Start(ctx, embednats.Options{Dir: at})
+	}
+	if errors.Is(err, embednats.ErrInUse) {
+		d.fault("anima", "correct that, or wait until the process has started or ended, and run the command again",
+			"a process uses %s, but it was not reached: %s", dir, api.Wire(failed).Message)
 		return nil
 	}
-	server, err := embednats.Start(ctx, embednats.Options{Dir: at})
+	d.ok("anima", "none is running on %s: the folder itself is checked", dir)
+	if missing != nil {
+		d.fault("nats", "restore all stores from one backup", "the folder of the streams is missing: %v", missing)
+		return nil
+	}
 	if err != nil {
 		d.fault("nats", "stop what uses the folder; if nothing does, restore a backup", "%v", err)
 		return nil

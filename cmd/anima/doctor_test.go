@@ -50,6 +50,17 @@ func TestDoctor(t *testing.T) {
 			t.Errorf("doctor prints %q, want it to say %q", out, want)
 		}
 	}
+	// With a token that the server refuses.
+	endpoints := filepath.Join(m.data(), endpointFile)
+	right, err := os.ReadFile(endpoints)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, endpoints, strings.Replace(string(right), u.token, "wrong", 1))
+	if r := m.run("", "doctor"); r.code != exitFailed || !strings.Contains(r.out, "a process uses "+m.data()) || !strings.Contains(r.out, "Authorization Violation") || strings.Contains(r.out, "none is running") {
+		t.Errorf("with a wrong token: exit %d\n%s%s", r.code, r.out, r.err)
+	}
+	write(t, endpoints, string(right))
 	// As if the databases were where only the environment of anima up says.
 	file := treasuryFile(m.data())
 	if err := os.Rename(file, file+".away"); err != nil {

@@ -10,6 +10,9 @@ import (
 	"syscall"
 )
 
+// ErrInUse is in the chain of the error of [Start] if another process uses the folder.
+var ErrInUse = errors.New("in use")
+
 // lockDir creates dir and locks it for one server: two servers on the same files would
 // destroy them. The kernel releases the lock when the process ends in any way.
 // [unlock] releases it earlier.
@@ -32,8 +35,8 @@ func lockDir(dir string) (_ *os.File, err error) {
 	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		pid, readErr := io.ReadAll(io.LimitReader(f, 32))
-		return nil, errors.Join(fmt.Errorf("nats folder %s is in use by process %s: stop it, or name another folder",
-			dir, strings.TrimSpace(string(pid))), readErr)
+		return nil, errors.Join(fmt.Errorf("nats folder %s is %w by process %s: stop it, or name another folder",
+			dir, ErrInUse, strings.TrimSpace(string(pid))), readErr)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("nats folder %s: lock: %w", dir, err)
