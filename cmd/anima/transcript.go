@@ -87,7 +87,7 @@ type sessionImportCmd struct {
 }
 
 func (c sessionImportCmd) Run(ctx context.Context, a *app) error {
-	lines, err := c.lines(a)
+	lines, err := c.lines(a, maxImport)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,8 @@ const (
 	maxImport = 1 << 30
 )
 
-func (c sessionImportCmd) lines(a *app) ([]string, error) {
+// lines reads the lines of the transcript, which may have at most that many bytes.
+func (c sessionImportCmd) lines(a *app, most int64) ([]string, error) {
 	in, err := a.input(c.File)
 	if err != nil {
 		return nil, failure(api.Invalid, err.Error(), "name a transcript, or - for standard input; anima session export writes one")
@@ -143,7 +144,8 @@ func (c sessionImportCmd) lines(a *app) ([]string, error) {
 		name = "standard input"
 	}
 	var lines []string
-	scan := bufio.NewScanner(io.LimitReader(in, maxImport))
+	rest := &io.LimitedReader{R: in, N: most + 1}
+	scan := bufio.NewScanner(rest)
 	scan.Buffer(nil, maxGroup)
 	for scan.Scan() {
 		lines = append(lines, scan.Text())
@@ -152,6 +154,9 @@ func (c sessionImportCmd) lines(a *app) ([]string, error) {
 		return nil, err
 	} else if err != nil {
 		return nil, failure(api.Invalid, fmt.Sprintf("%s, after line %d: %v", name, len(lines), err), "give one message per line, none longer than 4 MiB")
+	}
+	if rest.N == 0 {
+		return nil, failure(api.Invalid, fmt.Sprintf("%s is larger than %d bytes; nothing was imported", name, most), "divide it: each part becomes a session")
 	}
 	if strings.TrimSpace(strings.Join(lines, "")) == "" {
 		return nil, failure(api.Invalid, name+" has no lines", "give one message per line, in the format of anima session export")

@@ -102,6 +102,24 @@ func TestImportDamaged(t *testing.T) {
 	}
 }
 
+// TestImportIsComplete reads a transcript that is as large as the maximum, and one that is
+// larger, of which nothing may be imported.
+func TestImportIsComplete(t *testing.T) {
+	t.Parallel()
+	const text = "one\ntwo\nthree\n"
+	read := func(most int64) ([]string, error) {
+		return sessionImportCmd{File: "-"}.lines(&app{In: strings.NewReader(text)}, most)
+	}
+	if got, err := read(int64(len(text))); err != nil || len(got) != 3 {
+		t.Errorf("got %q, %v, want three lines", got, err)
+	}
+	for most := range int64(len(text)) {
+		if got, err := read(most); api.CodeOf(err) != api.Invalid || !strings.Contains(err.Error(), "is larger than") {
+			t.Errorf("at most %d bytes: got %q, %v, want an error", most, got, err)
+		}
+	}
+}
+
 // TestImportShowsProgress checks that an import, which may take minutes, shows its progress on
 // a terminal.
 func TestImportShowsProgress(t *testing.T) {
