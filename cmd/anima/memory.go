@@ -92,7 +92,7 @@ func (c soulShowCmd) Run(ctx context.Context, a *app) error {
 	case len(v.Souls) == 0 || c.Version > 0 && v.Souls[0].Version != c.Version:
 		return failure(api.NotFound, fmt.Sprintf("%s has no version %d of its soul", c.Agent, c.Version), "anima soul history "+c.Agent+" lists the versions")
 	}
-	return a.print(v.Souls[0], func(w io.Writer) { fmt.Fprintln(w, strings.TrimRight(plain(v.Souls[0].Content), "\n")) })
+	return a.print(v.Souls[0], func(w io.Writer) { fmt.Fprintln(w, verbatim(strings.TrimRight(v.Souls[0].Content, "\n"))) })
 }
 
 type soulHistoryCmd struct {

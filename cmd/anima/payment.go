@@ -60,7 +60,7 @@ func writePayment(w io.Writer, p api.Payment) {
 		fmt.Fprintf(w, "reason\t%s\n", line(p.Reason, 300))
 	}
 	if p.Status > 0 {
-		fmt.Fprintf(w, "answer\t%d %s, %d bytes\n\n%s\n", p.Status, p.ContentType, len(p.Body), p.Body)
+		fmt.Fprintf(w, "answer\t%d %s, %d bytes\n\n%s\n", p.Status, p.ContentType, len(p.Body), verbatim(string(p.Body)))
 	}
 }
 

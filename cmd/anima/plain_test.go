@@ -17,7 +17,7 @@ func TestPrintIsPlain(t *testing.T) {
 	a := &app{Out: &out}
 	err := a.print(nil, func(w io.Writer) {
 		writePayment(w, api.Payment{
-			State: api.PaymentSettled, Status: 200, ContentType: "text/\x1b[2J", Reason: "because\nstate\tfree", Body: []byte("\x1b]0;title\x07über \xff"),
+			State: api.PaymentSettled, Status: 200, ContentType: "text/\x1b[2J", Reason: "because\nstate\tfree", Body: []byte("\x1b]0;title\x07über \xff\u202e\u2069\na\tbc\n\td\n"),
 		})
 		writeModels(w, api.Models{Models: []api.Model{{ID: "m\x1b[1A\nfree-model", Provider: "p", Why: "no\tyes"}}, Faults: []string{"https://x: \u009b31m"}})
 	})
@@ -25,13 +25,23 @@ func TestPrintIsPlain(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := out.String()
-	for _, bad := range []string{"\x1b", "\x07", "\u009b", "\xff", "\nfree-model", "\nstate"} {
+	for _, bad := range []string{"\x1b", "\x07", "\u009b", "\xff", "\u202e", "\u2069", "\nfree-model", "\nstate"} {
 		if strings.Contains(got, bad) {
 			t.Errorf("got %q, want it without %q", got, bad)
 		}
 	}
-	if !strings.Contains(got, "über") {
-		t.Errorf("got %q, want the letters of the answer", got)
+	if !strings.Contains(got, "über \uFFFD\uFFFD\uFFFD\na\tbc\n\td\n") {
+		t.Errorf("got %q, want the letters, lines and tabs of the answer", got)
+	}
+	out.Reset()
+	const body = "a\tbc\n\td\n"
+	if err := a.print(nil, func(w io.Writer) {
+		writePayment(w, api.Payment{State: api.PaymentSettled, Status: 200, Body: []byte(body)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(out.String(), "answer  200 , 8 bytes\n\n"+body+"\n") {
+		t.Errorf("got %q, want the tabs of the answer, and none elsewhere", out.String())
 	}
 	if got, want := line(" a\tb\nc", 10), "a b"; got != want {
 		t.Errorf("line: got %q, want %q", got, want)

@@ -31,7 +31,7 @@ func (a *app) print(v any, text func(io.Writer)) error {
 	if a.json() {
 		return writeJSON(a.Out, v)
 	}
-	w := tabwriter.NewWriter(plainWriter{a.Out}, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(plainWriter{a.Out}, 0, 0, 2, ' ', tabwriter.StripEscape)
 	text(w)
 	return w.Flush()
 }
@@ -188,15 +188,22 @@ func (a *app) repeat(ctx context.Context, once func() error) error {
 	}
 }
 
-// plain replaces control characters other than newline and tab, so that text of agents
-// and models cannot control the terminal.
+// plain replaces control characters other than newline and tab, and those that change the
+// direction of text, so that text of agents and models cannot control the terminal or show
+// itself in another order than it has.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' || r >= '\u202A' && r <= '\u202E' || r >= '\u2066' && r <= '\u2069' {
 			return '\uFFFD'
 		}
 		return r
 	}, s)
+}
+
+// verbatim makes a text plain and protects it from the table writer of print, which would
+// replace its tabs.
+func verbatim(s string) string {
+	return "\xff" + plain(s) + "\xff" // tabwriter.Escape, which is not in plain text
 }
 
 // line returns the first line of a text, cut to n characters and made plain. It has no

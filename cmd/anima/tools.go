@@ -78,7 +78,7 @@ func (c skillShowCmd) Run(ctx context.Context, a *app) error {
 		for _, f := range s.Faults {
 			row(w, "fault", line(f, 200))
 		}
-		fmt.Fprintf(w, "\n%s\n", strings.TrimRight(plain(s.Instructions), "\n"))
+		fmt.Fprintf(w, "\n%s\n", verbatim(strings.TrimRight(s.Instructions, "\n")))
 	})
 }
 
