@@ -3,11 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -423,6 +427,58 @@ func TestStatusAndPages(t *testing.T) {
 	if got := all.Sub["agent"].Sub["get"].Args.Predict(complete.Args{}); !slices.Contains(got, "lucky") {
 		t.Errorf("agent get completes %q, want lucky", got)
 	}
+}
+
+// TestContextsAtOnce adds a context while another command waits for its token, and checks
+// that a command has the lock of the contexts while it changes them.
+func TestContextsAtOnce(t *testing.T) {
+	t.Parallel()
+	m := &machine{t: t, env: map[string]string{"HOME": t.TempDir()}}
+	in, token := io.Pipe()
+	reading, ended := make(chan struct{}), make(chan int, 1)
+	go func() {
+		ended <- run(t.Context(), []string{"context", "add", "one", "nats://x", "--token-file", "-"}, m.app(&signalling{Reader: in, read: reading}, io.Discard, io.Discard))
+	}()
+	<-reading
+	m.cli("context", "add", "two", "nats://x")
+	if _, err := io.WriteString(token, "secret"); err != nil {
+		t.Fatal(err)
+	}
+	if err := token.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if code := <-ended; code != exitOK {
+		t.Errorf("context add: exit %d", code)
+	}
+	if out := m.cli("context", "list"); !strings.Contains(out, "one") || !strings.Contains(out, "two") {
+		t.Errorf("contexts: got\n%s\nwant both", out)
+	}
+	err := m.app(nil, nil, nil).changeContexts(func(*contextList) error {
+		f, err := os.Open(filepath.Join(m.env["HOME"], ".config", "anima", contextsFile+".lock"))
+		if err != nil {
+			return err
+		}
+		defer func() { _ = f.Close() }() // read only
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); !errors.Is(err, syscall.EWOULDBLOCK) {
+			t.Errorf("lock during a change: got %v, want %v", err, syscall.EWOULDBLOCK)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// signalling is a reader that closes read when it is read.
+type signalling struct {
+	io.Reader
+	once sync.Once
+	read chan struct{}
+}
+
+func (s *signalling) Read(p []byte) (int, error) {
+	s.once.Do(func() { close(s.read) })
+	return s.Reader.Read(p)
 }
 
 func TestContexts(t *testing.T) {

@@ -67,17 +67,23 @@ func (a *app) contexts() (contextList, error) {
 }
 
 // changeContexts changes the file of contexts atomically: a reader finds the old or the
-// new content.
+// new content, and commands that change it at the same time do so one after the other.
+// change must not wait for input.
 func (a *app) changeContexts(change func(*contextList) error) error {
+	file, err := a.contextsPath()
+	if err != nil {
+		return err
+	}
+	unlock, err := lockFile(file + ".lock")
+	if err != nil {
+		return fmt.Errorf("contexts: %w", err)
+	}
+	defer unlock()
 	all, err := a.contexts()
 	if err != nil {
 		return err
 	}
 	if err := change(&all); err != nil {
-		return err
-	}
-	file, err := a.contextsPath()
-	if err != nil {
 		return err
 	}
 	if err := writePrivate(file, all); err != nil {
@@ -146,14 +152,14 @@ func (c contextAddCmd) Run(a *app) (err error) {
 		return failure(api.Invalid, fmt.Sprintf("%q is not the URL of a NATS server", plain(url)), "write nats://host:4222 or tls://host:4222")
 	}
 	p := savedContext{URL: c.URL, Creds: c.Creds, CA: c.CA}
+	if p.Token, err = a.secret(c.TokenFile); err != nil {
+		return err
+	}
+	if p.NKey, err = a.secret(c.NKeyFile); err != nil {
+		return err
+	}
 	var v contextView
-	err = a.changeContexts(func(all *contextList) (err error) {
-		if p.Token, err = a.secret(c.TokenFile); err != nil {
-			return err
-		}
-		if p.NKey, err = a.secret(c.NKeyFile); err != nil {
-			return err
-		}
+	err = a.changeContexts(func(all *contextList) error {
 		all.Contexts[c.Name] = p
 		if c.Select {
 			all.Selected = c.Name

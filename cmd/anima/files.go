@@ -10,9 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unicode/utf8"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/wait"
 )
 
 // maxSource is the maximum number of bytes that is read of a file. The limit on the
@@ -133,6 +137,38 @@ func writePrivate(file string, v any) error {
 	}
 	return writeFile(file, append(data, '\n'))
 }
+
+// lockFile waits until no other process has locked a file, which it creates with its
+// folder, and locks it, unless the file system has no locks. The end of the process unlocks
+// it, too.
+func lockFile(file string) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lockWait)
+	defer cancel()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return func() { _ = f.Close() }, nil // nothing was written
+		}
+		if wait.For(ctx, lockPause) != nil {
+			_ = f.Close() // nothing was written
+			return nil, fmt.Errorf("%s is locked by another process", file)
+		}
+	}
+}
+
+// lockWait is how long lockFile waits, although commands have the lock for milliseconds
+// only. lockPause is the pause between two tries.
+const (
+	lockWait  = 10 * time.Second
+	lockPause = 10 * time.Millisecond
+)
 
 // putNew writes a file that a user named. Without force it fails if the file exists: the
 // error is fs.ErrExist.
