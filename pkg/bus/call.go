@@ -39,7 +39,8 @@ const (
 // the replica that took it may have crashed. So a handler may execute a request twice, also
 // concurrently; it recognises the second time by an id of the caller in the request, or by
 // [RequestID]. A request that was taken and not answered in time is Unavailable and may
-// have been executed.
+// have been executed. A replica that receives it 2 minutes after the call or later, because
+// it was paused, does not execute it.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
 	ctx, cancel := bounded(ctx)
@@ -92,7 +93,13 @@ func RequestID(ctx context.Context) string {
 // clock, in Unix microseconds. It is the time in [RequestID], so it is the same whenever
 // [Call] repeats the request. It is 0 if there is no such id.
 func RequestedAt(ctx context.Context) int64 {
-	id, err := uuid.Parse(RequestID(ctx))
+	h, _ := ctx.Value(requestKey{}).(nats.Header)
+	return requestedAt(h)
+}
+
+// requestedAt returns the time in the id of a request, or 0.
+func requestedAt(h nats.Header) int64 {
+	id, err := uuid.Parse(h.Get(headerRequest))
 	if err != nil || id.Version() != 7 {
 		return 0
 	}
@@ -101,6 +108,21 @@ func RequestedAt(ctx context.Context) int64 {
 	part := int64(id[6]&0x0f)<<8 | int64(id[7])
 	ms := int64(binary.BigEndian.Uint64(id[:8]) >> 16) //nolint:gosec // 48 bits
 	return ms*1000 + part*256/1000
+}
+
+// maxSkew is the difference between the clocks of a caller and a service with which the
+// service still takes every request. It is longer than the minute of a decision token, so
+// that clocks which stop all requests have stopped all tool calls before.
+const maxSkew = 90 * time.Second
+
+// outdated returns the age of a request by the clock of this process, and whether its
+// caller has certainly given up: [Call] waits for [maxWait] at most, repetitions included,
+// and the clocks may differ by maxSkew. A request without a time in its id, such as that of
+// a stream, is never outdated.
+func outdated(h nats.Header, now time.Time) (time.Duration, bool) {
+	at := requestedAt(h)
+	age := time.Duration(now.UnixMicro()-at) * time.Microsecond
+	return age, at > 0 && age > maxWait+maxSkew
 }
 
 // pause waits before a request is repeated. It returns false if ctx then leaves less time

@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
@@ -159,6 +161,50 @@ func TestCallAsksOthers(t *testing.T) {
 	}
 	if at := bus.RequestedAt(t.Context()); at != 0 {
 		t.Errorf("outside of a handler: got the time %d, want 0", at)
+	}
+}
+
+// TestOutdatedRequest checks that a replica which was paused does not execute a request
+// whose caller has given up, that a difference between the clocks is permitted, and that the
+// request of a caller without a time in its id is executed.
+func TestOutdatedRequest(t *testing.T) {
+	t.Parallel()
+	b, s := one(t)
+	executed := make(chan string, 10)
+	serve(t, b, patience, bus.Reply(func(_ context.Context, r api.GetAgent) (api.Agent, error) {
+		executed <- r.Agent
+		return api.Agent{ID: r.Agent}, nil
+	}))
+	nc := connect(t, s).NATS()
+	request := func(id string) *nats.Msg {
+		t.Helper()
+		m := nats.NewMsg(api.GetAgent{}.Subject().String())
+		m.Data = []byte(`{"agent":"lucky"}`)
+		m.Header.Set("Anima-Request", id)
+		answer, err := nc.RequestMsgWithContext(testContext(t), m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	ago := func(d time.Duration) string {
+		id := uuid.Must(uuid.NewV7())
+		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().Add(-d).UnixMilli())<<16|0x7000) //nolint:gosec // after 1970
+		return id.String()
+	}
+	for _, id := range []string{ago(0), ago(100 * time.Second), ago(-time.Hour), uuid.NewString(), "of another release", ""} {
+		if m := request(id); m.Header.Get(micro.ErrorCodeHeader) != "" || wait(t, executed, "the request") != "lucky" {
+			t.Errorf("request %q was not executed: %v", id, m.Header)
+		}
+	}
+	for _, d := range []time.Duration{125 * time.Second, 24 * time.Hour} {
+		m := request(ago(d))
+		if m.Header.Get(micro.ErrorCodeHeader) != "unavailable" || m.Header.Get("Anima-Refused") == "" || !strings.Contains(string(m.Data), "clock") {
+			t.Errorf("request of %s ago: got %v %s, want that it is refused", d, m.Header, m.Data)
+		}
+	}
+	if len(executed) > 0 {
+		t.Error("an outdated request was executed")
 	}
 }
 

@@ -18,7 +18,8 @@ import (
 // Reply answers every request Req. The replicas of a service share the requests. This
 // process handles at most as many of them at a time as the limits allow. It answers
 // further ones at once with ReasonBusy, and their callers retry, possibly at another
-// replica.
+// replica. It does not handle a request of [Call] whose caller has given up: a replica
+// that was paused would undo later requests with those that it received before.
 func Reply[Req api.Message, Resp any](answer func(context.Context, Req) (Resp, error), limits ...Limit) Route {
 	return endpoint(limits, func(ctx context.Context, _ *client, in *nats.Msg, req Req) (*nats.Msg, error) {
 		resp, err := answer(ctx, req)
@@ -59,6 +60,11 @@ func endpoint[Req api.Message](limits []Limit, answer func(context.Context, *cli
 				defer cl.release()
 				defer places.leave()
 				began := time.Now()
+				if age, late := outdated(in.Header, began); late {
+					b.log.Warn("request not executed: its caller has given up, or the clocks differ", "subject", n.template, "age", age.String())
+					b.send(cl, b.tooOld(in.Reply, age))
+					return
+				}
 				ctx, span := b.tracer.Start(context.WithValue(extract(s.work, in.Header), requestKey{}, in.Header), n.process, n.server...)
 				defer span.End()
 				var req Req
@@ -93,6 +99,17 @@ func (b *Bus) refusal(reply string) *nats.Msg {
 	m := errorMsg(reply, &api.Error{
 		Code: api.Unavailable, Reason: api.ReasonBusy, Message: b.opts.Service + " is busy", Next: "try again", RetryAfter: 50,
 	})
+	m.Header.Set(headerRefused, "1")
+	return m
+}
+
+// tooOld returns the answer to a request that is outdated. Its caller has given up, or has
+// another time than this process; then it may find a replica with the same time.
+func (b *Bus) tooOld(reply string, age time.Duration) *nats.Msg {
+	m := errorMsg(reply, unavailable(
+		fmt.Sprintf("%s did not execute the request, which is %s old by its clock", b.opts.Service, age.Round(time.Second)),
+		"set the clocks of the machines to the same time",
+	))
 	m.Header.Set(headerRefused, "1")
 	return m
 }
