@@ -16,6 +16,7 @@ import (
 // Limits of the rules (docs/reference/social.md, Sign-in and API keys).
 const (
 	NonceLife = 5 * time.Minute     // from the nonce to the signed message
+	KeepNonce = time.Hour           // how long a used nonce is stored after its expiry: a replica whose clock is behind still accepts it
 	TokenLife = 10 * time.Minute    // of the token of a sign-in
 	MaxKeys   = 20                  // usable keys of one address
 	KeepEnded = 30 * 24 * time.Hour // how long ended keys are listed

@@ -122,7 +122,7 @@ func (s *Store) PruneKeys(ctx context.Context, now, then time.Time) error {
 		expired
 		at time.Time
 	}{
-		{expired{"used_nonces", "nonce", "expires_at < $1"}, now},
+		{expired{"used_nonces", "nonce", "expires_at < $1"}, now.Add(-auth.KeepNonce)},
 		{expired{"api_keys", "id", "scopes = '" + string(api.ScopeKeys) + "' and expires_at < $1"}, now},
 		{expired{"api_keys", "id", "(revoked_at > 0 and revoked_at < $1 or expires_at > 0 and expires_at < $1)"}, then},
 		{expired{"key_owners", "address", "changed < $1 and not exists (select 1 from api_keys k where k.address = key_owners.address)"}, then},
