@@ -175,6 +175,14 @@ func rate(t *testing.T, open open) {
 	if dup, err := s.Receive(t.Context(), mail("later", "alice", "to1", noon(61)), fresh); err != nil || !dup {
 		t.Errorf("a copy: got duplicate %v, %v, want true: it is counted once", dup, err)
 	}
+
+	// The clock is set back by an hour.
+	for i := range inbox.Rate {
+		put(t, s, mail(fmt.Sprint("back", i), "alice", "to1", noon(i).Add(-time.Hour)))
+	}
+	if _, err := s.Receive(t.Context(), mail("eleventh", "alice", "to1", noon(30).Add(-time.Hour)), fresh); api.ReasonOf(err) != api.ReasonLimit {
+		t.Errorf("the eleventh since then: got %v, want that it is refused", err)
+	}
 }
 
 func localAgents(t *testing.T, open open) {

@@ -54,8 +54,10 @@ func (s *Store) Receive(ctx context.Context, m inbox.Message, fresh func() error
 		// including copies of one message.
 		tx.Queue(ctx, `insert into senders (address, last_at) values ($1, $2)
 			on conflict (address) do update set last_at = excluded.last_at`, m.From, micros(m.Received))
-		latest := sqldb.QueueAll(ctx, tx, scanTime, `select received_at from mail where from_address = $1
-			order by received_at desc limit $2`, m.From, inbox.Rate)
+		// Messages of a later time were received before the clock was set back. They must
+		// not refuse others until the clock shows that time again.
+		latest := sqldb.QueueAll(ctx, tx, scanTime, `select received_at from mail where from_address = $1 and received_at <= $3
+			order by received_at desc limit $2`, m.From, inbox.Rate, micros(m.Received.Add(inbox.RateWindow)))
 		var err error
 		duplicate, err = s.put(ctx, tx, m, latest)
 		return err
