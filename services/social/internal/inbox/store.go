@@ -26,8 +26,9 @@ type Store interface {
 	AgentAt(ctx context.Context, address string) (string, error)
 	// Claim assigns messages to a run and returns them: those that the run has already
 	// claimed, otherwise at most limit of the oldest unclaimed ones, of one sender or
-	// ("") of all, as many as fit into one response. Two runs never have a claim on the
-	// same message.
+	// ("") of all, as many as fit into one response. A run that has settled messages gets no
+	// others: its claim would keep them from the runs that follow. Two runs never have a
+	// claim on the same message.
 	Claim(ctx context.Context, address, run, from string, limit int, now time.Time) ([]Message, error)
 	// Settle marks the messages claimed by the run as processed, even if the claim has
 	// expired, unless another run has claimed them since.

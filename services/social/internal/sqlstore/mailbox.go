@@ -47,7 +47,15 @@ func (s *Store) MailboxState(ctx context.Context, agent, run string) (w inbox.Ma
 	return w, err
 }
 
-// Claim implements [inbox.Store].
+// settledBy returns the query of the messages that a run has settled, among the latest
+// hundred processed ones of its mailbox, $1: the mailbox may have many thousands.
+func settledBy(run string) string {
+	return `select 1 from (select claimed_by from mail where to_address = $1 and status = 'processed' order by seq desc limit 100) as settled
+		where settled.claimed_by = ` + run
+}
+
+// Claim implements [inbox.Store]. The request of a run that has ended may be executed late,
+// for example by a replica that was paused.
 func (s *Store) Claim(ctx context.Context, address, run, from string, limit int, now time.Time) (claimed []inbox.Message, err error) {
 	err = sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
 		lock(ctx, tx, address)
@@ -60,7 +68,7 @@ func (s *Store) Claim(ctx context.Context, address, run, from string, limit int,
 			return err
 		}
 		free, err := sqldb.All(ctx, tx, scanMessage, pageOf(`m.to_address = $1 and m.status = 'received'
-			and ($2 = '' or m.from_address = $2)`, "asc", "$3"), address, from, limit)
+			and ($2 = '' or m.from_address = $2) and not exists (`+settledBy("$4")+`)`, "asc", "$3"), address, from, limit, run)
 		if err != nil || len(free) == 0 {
 			return err
 		}
