@@ -146,6 +146,13 @@ func (h *handlers) chooseModel(ctx context.Context, m api.ChooseModel) (api.Agen
 	return h.store.Agent(ctx, id)
 }
 
+// mayRest reports whether an agent may be told to sleep until a time: within 24 hours, and a
+// minute more, because the caller's clock may be ahead of this one. Times are Unix
+// microseconds.
+func mayRest(until, now int64) bool {
+	return until > now && until <= now+(24*time.Hour+time.Minute).Microseconds()
+}
+
 // sleepAgent cancels the runs on the agent's main session and mail session, and then
 // sets the agent to sleeping with the caller's reason.
 func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent, error) {
@@ -158,7 +165,7 @@ func (h *handlers) sleepAgent(ctx context.Context, m api.SleepAgent) (api.Agent,
 	switch {
 	case a.State == api.StateDead:
 		return a, &api.Error{Code: api.Conflict, Message: a.Name + " is dead", Next: "fund it: anima agent fund " + id + " 5"}
-	case m.Until != 0 && (m.Until <= now || m.Until > now+(24*time.Hour).Microseconds()):
+	case m.Until != 0 && !mayRest(m.Until, now):
 		return a, &api.Error{Code: api.Invalid, Message: "the time is not within the next 24 hours", Next: "use a time from now on and within 24 hours, or leave it out: the agent then sleeps until a message or a wake comes"}
 	}
 	why := cmp.Or(m.Reason, "told to sleep")

@@ -39,3 +39,14 @@ func TestRunsOfEvents(t *testing.T) {
 		}
 	}
 }
+
+// TestMayRest checks that a sleep of 24 hours is permitted by a clock that is ahead.
+func TestMayRest(t *testing.T) {
+	t.Parallel()
+	const second = 1_000_000
+	for ahead, want := range map[int64]bool{-1: false, 0: false, 1: true, 86_400: true, 86_460: true, 86_461: false} {
+		if got := mayRest((100_000+ahead)*second, 100_000*second); got != want {
+			t.Errorf("until %d s from now: got %v, want %v", ahead, got, want)
+		}
+	}
+}

@@ -10,6 +10,11 @@ import (
 // MaxAhead is how far in the future an alarm may be; a schedule is for longer times.
 const MaxAhead = 24 * time.Hour
 
+// clockDifference is how much further in the future an alarm may be than [MaxAhead]: loop
+// limits a sleep to 24 h and a minute by its own clock, which may be a minute ahead of this
+// one.
+const clockDifference = 2 * time.Minute
+
 // Alarm wakes an agent once. An agent has at most one.
 type Alarm struct {
 	ID     string // idempotency key of SetAlarm
@@ -29,7 +34,7 @@ func (a Alarm) Check(now time.Time) error {
 		return fmt.Errorf("an alarm needs an id of 1 to %d bytes of plain UTF-8", MaxText)
 	case a.At.UnixMicro() <= 0:
 		return fmt.Errorf("an alarm needs a time, in Unix microseconds")
-	case a.At.After(now.Add(MaxAhead)):
+	case a.At.After(now.Add(MaxAhead + clockDifference)):
 		return fmt.Errorf("%s is more than %s away", a.At.UTC().Format(time.RFC3339), MaxAhead)
 	}
 	return nil
