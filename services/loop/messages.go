@@ -95,7 +95,7 @@ func (h *handlers) sendMessage(ctx context.Context, m api.SendMessage) (api.Acce
 	// which the repeated request has again.
 	switch m.Mode {
 	case api.ModeInterrupt:
-		if err := h.cancelQueue(ctx, session, sequence, "interrupted by "+run); err != nil {
+		if err := h.interrupt(ctx, session, sequence, run); err != nil {
 			return api.Accepted{}, err
 		}
 	case api.ModeSteer:

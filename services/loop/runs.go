@@ -221,6 +221,24 @@ func (h *handlers) cancelQueue(ctx context.Context, session string, before uint6
 	if err != nil {
 		return err
 	}
+	return h.cancelAll(ctx, session, all, why)
+}
+
+// interrupt cancels the current run and the queued runs of a session that precede a run,
+// whose message is in the queue at a sequence. The message may be there once before, if its
+// caller has sent it again after the queue had forgotten its id; the first copy counts.
+func (h *handlers) interrupt(ctx context.Context, session string, sequence uint64, run string) error {
+	all, err := h.queue.Before(ctx, session, sequence)
+	if err != nil {
+		return err
+	}
+	if i := slices.IndexFunc(all, func(cmd api.Run) bool { return cmd.Run == run }); i >= 0 {
+		all = all[:i]
+	}
+	return h.cancelAll(ctx, session, all, "interrupted by "+run)
+}
+
+func (h *handlers) cancelAll(ctx context.Context, session string, all []api.Run, why string) error {
 	for _, cmd := range all {
 		if err := h.cancel(ctx, cmd.Run, session, why); err != nil {
 			return err

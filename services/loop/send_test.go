@@ -3,6 +3,7 @@ package loop_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +114,49 @@ func TestRepeatedInterrupt(t *testing.T) {
 	for _, run := range []string{running.Run, queued.Run} {
 		if end := apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == run }); !end.Success {
 			t.Errorf("the run %s ended with %q, want success", run, end.Error)
+		}
+	}
+}
+
+// TestRepeatedInterruptWithKey tests that a message in mode interrupt that is in the queue
+// twice, because its caller has sent it again after the queue had forgotten its id, cancels
+// what was sent before its first copy, and neither itself nor what was sent between them.
+func TestRepeatedInterruptWithKey(t *testing.T) {
+	t.Parallel()
+	p, b, _ := alive(t, 1)
+	ended := apptest.Watch[api.LoopEnd](t, b)
+	begun, free := make(chan struct{}, 1), make(chan struct{})
+	p.set(func() {
+		p.funds = func(context.Context) {
+			select {
+			case begun <- struct{}{}:
+			default:
+			}
+			<-free
+		}
+	})
+	running := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "the first"})
+	<-begun
+	name := fmt.Sprintf("anima:message:%q %q %q %q %q", api.Creator, "", "lucky", "", "k")
+	copied := api.Run{
+		Run: uuid.NewSHA1(uuid.NameSpaceURL, []byte(name)).String(), Agent: "lucky", Session: running.Session, Kind: api.RunMessage, Content: "stop",
+		By: api.Principal{Kind: api.Creator}, Mode: api.ModeInterrupt, AcceptedAt: running.At,
+	}
+	if err := b.Publish(t.Context(), "forgotten", copied); err != nil {
+		t.Fatal(err)
+	}
+	after := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", Content: "the next"})
+	again := ask[api.Accepted](t, b, api.SendMessage{Agent: "lucky", ID: "k", Content: "stop", Mode: api.ModeInterrupt})
+	if again.Run != copied.Run {
+		t.Fatalf("the run of the message is %s, want %s", again.Run, copied.Run)
+	}
+	close(free)
+	for _, c := range []struct {
+		run     string
+		success bool
+	}{{running.Run, false}, {copied.Run, true}, {after.Run, true}} {
+		if end := apptest.Next(t, ended, func(m api.LoopEnd) bool { return m.Run == c.run }); end.Success != c.success {
+			t.Errorf("the run %s ended with success %v, %q, want %v", c.run, end.Success, end.Error, c.success)
 		}
 	}
 }
