@@ -161,8 +161,8 @@ type CancelGoal struct {
 }
 
 // ReviewPlan is the creator's decision on a plan under review. A rejected plan is
-// planned again with the feedback. The answer is the [Goal]. Errors: NotFound; Conflict
-// (this version is not under review).
+// planned again with the feedback. The same decision again changes nothing. The answer is
+// the [Goal]. Errors: NotFound; Conflict (this version is not under review).
 type ReviewPlan struct {
 	Goal     string `json:"goal"`
 	Version  int    `json:"version"`

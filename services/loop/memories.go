@@ -79,13 +79,14 @@ func (r memoryHandlers) entries(ctx context.Context, agent string, m api.ListMem
 	return out, more, nil
 }
 
-// forget removes one memory, for the creator.
+// forget removes one memory, for the creator. A request that [bus.Call] repeats, because
+// its answer was lost or late, has the answer of the first one.
 func (r memoryHandlers) forget(ctx context.Context, m api.ForgetMemory) (api.Forgotten, error) {
 	agent, err := r.store.Agent(ctx, strings.ToLower(m.Agent))
 	if err != nil {
 		return api.Forgotten{}, err
 	}
-	there, err := r.store.Forget(ctx, agent.ID, memory.Tier(m.Tier), m.ID, api.Principal{Kind: api.Creator}, r.memory.Now().UnixMicro())
+	there, err := r.store.ForgetOnce(ctx, newID(ctx), agent.ID, memory.Tier(m.Tier), m.ID, api.Principal{Kind: api.Creator}, r.memory.Now().UnixMicro())
 	return api.Forgotten{Agent: agent.ID, Tier: m.Tier, ID: m.ID, There: there}, err
 }
 

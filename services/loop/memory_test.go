@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/apptest"
@@ -48,7 +50,7 @@ func replica(t *testing.T, conn *bus.Conn, store sqlstore.Memory, sweep time.Dur
 				taken <- nil
 				return nil
 			}, bus.ConsumerOptions{Workers: 4, InOrder: true}),
-			bus.Go(i.run), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.souls))
+			bus.Go(i.run), bus.Reply(r.list), bus.Reply(r.recall), bus.Reply(r.forget), bus.Reply(r.souls))
 		if err != nil {
 			t.Errorf("serve: %v", err)
 		}
@@ -167,6 +169,42 @@ func TestIngestionOfAnUnreachableStore(t *testing.T) {
 	i.take(t.Context())
 	if behind, _, err := u.Behind(t.Context(), ""); err != nil || len(behind) != 0 {
 		t.Errorf("behind: %q, %v, want none", behind, err)
+	}
+}
+
+// TestForgetIsRepeated tests that a request to forget a memory which the bus repeats,
+// because its answer was late, has the answer of the first one.
+func TestForgetIsRepeated(t *testing.T) {
+	t.Parallel()
+	store := withAda(t, sqldbtest.SQLite(t, sqlstore.Migrations()), t.TempDir())
+	persisted(t, store, "ada", "r1")
+	world := apptest.Start(t, apptest.Options{})
+	replica(t, world.Conn, store, 20*time.Millisecond, nil)
+	inMemory(t, store)
+	nc, err := nats.Connect("", nats.InProcessServer(world.NATS))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	list := api.ListMemory{Agent: "ada", Tier: api.MemoryEpisodic}
+	got, err := bus.Call[api.Memories](t.Context(), world.Bus, list)
+	if err != nil || len(got.Memories) == 0 {
+		t.Fatalf("episodes: %+v, %v", got, err)
+	}
+	m := api.ForgetMemory{Agent: "ada", Tier: api.MemoryEpisodic, ID: got.Memories[0].ID}
+	body, err := api.Encode(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &nats.Msg{Subject: m.Subject().String(), Header: nats.Header{"Anima-Request": {uuid.Must(uuid.NewV7()).String()}}, Data: body}
+	for try := range 2 {
+		answer, err := nc.RequestMsg(request, 20*time.Second)
+		if err != nil || !strings.Contains(string(answer.Data), `"there":true`) {
+			t.Fatalf("try %d: %v, %v, want that the memory was there", try, answer, err)
+		}
+	}
+	if again, err := bus.Call[api.Forgotten](t.Context(), world.Bus, m); err != nil || again.There {
+		t.Errorf("another request: %+v, %v, want no memory", again, err)
 	}
 }
 

@@ -118,6 +118,20 @@ func (s *State) reviewed(version int) (*Plan, error) {
 	return nil, stale("goal %s has version %d of its plan", s.ID, s.Version)
 }
 
+// isReviewed reports whether a version of the plan was approved, or rejected with this
+// feedback.
+func (s *State) isReviewed(version int, approve bool, feedback string) bool {
+	return slices.ContainsFunc(s.Plans, func(p Plan) bool {
+		switch {
+		case p.Version != version:
+			return false
+		case approve:
+			return p.Status == api.PlanApproved
+		}
+		return p.Status == api.PlanRejected && p.Feedback == feedback
+	})
+}
+
 // Expire ends the attempts whose deadline has passed. Their runs become strays.
 func (s *State) Expire(at int64) {
 	for i := range s.Tasks {

@@ -221,14 +221,24 @@ func (o *Orchestrator) Cancel(ctx context.Context, id, why string) (State, error
 	return s, err
 }
 
-// Review applies the creator's decision on a version of the plan.
+// Review applies the creator's decision on a version of the plan. A repeated decision
+// changes nothing: the bus repeats a request whose answer was lost or late.
 func (o *Orchestrator) Review(ctx context.Context, id string, version int, approve bool, feedback string) (State, error) {
-	return o.Change(ctx, id, func(s *State) error {
+	feedback = cmp.Or(feedback, "the creator does not want it")
+	s, err := o.Change(ctx, id, func(s *State) error {
 		if approve {
 			return s.Approve(version, "", o.Now().UnixMicro())
 		}
-		return s.Reject(version, cmp.Or(feedback, "the creator does not want it"), o.Now().UnixMicro())
+		return s.Reject(version, feedback, o.Now().UnixMicro())
 	})
+	if api.CodeOf(err) != api.Conflict {
+		return s, err
+	}
+	now, readErr := o.Store.Goal(ctx, id)
+	if readErr == nil && now.isReviewed(version, approve, feedback) {
+		return now, nil
+	}
+	return s, err
 }
 
 // reasonCode returns a reason as the error code of a task: "insufficient_funds" becomes

@@ -735,8 +735,10 @@ func TestReview(t *testing.T) {
 		}
 	}
 	refused(2)
-	if _, err := o.Review(t.Context(), id, 1, false, "cheaper"); err != nil {
-		t.Fatal(err)
+	for range 2 { // the bus repeats a request without an answer
+		if s, err := o.Review(t.Context(), id, 1, false, "cheaper"); err != nil || len(s.Plans) != 1 || s.Plans[0].Status != api.PlanRejected {
+			t.Fatalf("the rejection: %s, %v", summary(s), err)
+		}
 	}
 	var prompt string
 	plan := w.model
@@ -746,12 +748,20 @@ func TestReview(t *testing.T) {
 		t.Errorf("after the rejection: %s of version %d; asked:\n%s", s.Phase(), s.Version, prompt)
 	}
 	refused(1)
-	if _, err := o.Review(t.Context(), id, 2, true, ""); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if s, err := o.Review(t.Context(), id, 2, true, ""); err != nil || s.Phase() != api.PhaseExecuting || len(s.Tasks) != len(w.read(id).Tasks) {
+			t.Fatalf("the approval: %s, %v", summary(s), err)
+		}
 	}
-	refused(2)
+	tasks := len(w.read(id).Tasks)
+	if _, err := o.Review(t.Context(), id, 2, false, "too late"); api.CodeOf(err) != api.Conflict {
+		t.Errorf("a rejection after the approval: %v, want conflict", err)
+	}
+	if _, err := o.Review(t.Context(), id, 1, false, "another reason"); api.CodeOf(err) != api.Conflict {
+		t.Errorf("another rejection: %v, want conflict", err)
+	}
 	w.toTheEnd(o)
-	if s = w.read(id); s.Status != api.GoalCompleted {
+	if s = w.read(id); s.Status != api.GoalCompleted || len(s.Tasks) != tasks {
 		t.Errorf("after the approval: %s", summary(s))
 	}
 	w.action = api.Deny

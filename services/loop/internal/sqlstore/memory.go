@@ -238,28 +238,51 @@ func (s Memory) noteRelation(ctx context.Context, tx *sqldb.Tx, agent string, r 
 
 // Forget implements [memory.Store]. It moves a fact into the history.
 func (s Memory) Forget(ctx context.Context, agent string, tier memory.Tier, id string, by api.Principal, at int64) (bool, error) {
-	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (there bool, err error) {
-		v, known := views[tier]
-		switch {
-		case !known:
-			return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
-		case tier == memory.Relationship:
-			id = strings.ToLower(id)
-		}
-		if there, err := s.mayChange(ctx, tx, agent, tier, id, by); err != nil || !there {
-			return false, err
-		}
-		if tier == memory.Semantic {
-			category, key, _ := strings.Cut(id, "/")
-			gone, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
-			return len(gone) > 0, err
-		}
-		res, err := tx.ExecContext(ctx, `delete from `+v.table+` where t.agent = $1 and `+v.id+` = $2`, agent, id)
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (bool, error) { return s.forget(ctx, tx, agent, tier, id, by, at) })
+}
+
+// ForgetOnce is [Memory.Forget] for a request that may be repeated: a repetition with the
+// same key removes nothing, and returns what the first request did. Keys are stored for a
+// week and longer.
+func (s Memory) ForgetOnce(ctx context.Context, key, agent string, tier memory.Tier, id string, by api.Principal, at int64) (bool, error) {
+	return sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (bool, error) {
+		res, err := tx.ExecContext(ctx, `insert into request_keys (run, fingerprint, at) values ($1, $2, $3) on conflict (run) do nothing`,
+			key, fingerprint("forget", agent, string(tier), id), at)
 		if err != nil {
 			return false, err
 		}
-		unindex(ctx, tx, agent, tier, id)
-		n, _ := res.RowsAffected()
-		return n > 0, nil
+		if n, err := res.RowsAffected(); err != nil || n == 0 {
+			return err == nil, err
+		}
+		there, err := s.forget(ctx, tx, agent, tier, id, by, at)
+		if err == nil && !there {
+			tx.Queue(ctx, `delete from request_keys where run = $1`, key)
+		}
+		return there, err
 	})
+}
+
+func (s Memory) forget(ctx context.Context, tx *sqldb.Tx, agent string, tier memory.Tier, id string, by api.Principal, at int64) (bool, error) {
+	v, known := views[tier]
+	switch {
+	case !known:
+		return false, api.Errorf(api.Invalid, "there is no memory %q", tier)
+	case tier == memory.Relationship:
+		id = strings.ToLower(id)
+	}
+	if there, err := s.mayChange(ctx, tx, agent, tier, id, by); err != nil || !there {
+		return false, err
+	}
+	if tier == memory.Semantic {
+		category, key, _ := strings.Cut(id, "/")
+		gone, err := s.drop(ctx, tx, agent, "forgotten", at, `and category = $2 and key = $3`, category, key)
+		return len(gone) > 0, err
+	}
+	res, err := tx.ExecContext(ctx, `delete from `+v.table+` where t.agent = $1 and `+v.id+` = $2`, agent, id)
+	if err != nil {
+		return false, err
+	}
+	unindex(ctx, tx, agent, tier, id)
+	n, _ := res.RowsAffected()
+	return n > 0, nil
 }

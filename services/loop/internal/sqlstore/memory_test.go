@@ -785,3 +785,31 @@ func TestRecall(t *testing.T) {
 		}
 	})
 }
+
+// TestForgetOnce checks that a repeated request to forget a memory, also a concurrent one,
+// has the answer of the first one, and does not remove what was remembered since.
+func TestForgetOnce(t *testing.T) {
+	remembering(t, func(t *testing.T, s sqlstore.Memory) {
+		forget := func(key string, want bool) {
+			t.Helper()
+			there, err := s.ForgetOnce(t.Context(), key, "ada", memory.Semantic, "domain/tea", self, at+1)
+			if err != nil || there != want {
+				t.Errorf("request %s: got %t, %v, want %t", key, there, err, want)
+			}
+		}
+		forget("r0", false)
+		tea := memory.Fact{Key: "tea", Value: "green", Confidence: 1, At: at}
+		remember(t, s, tea)
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { forget("r1", true) })
+		}
+		all.Wait()
+		forget("r2", false)
+		remember(t, s, tea)
+		forget("r1", true)
+		if got := search(t, s, "ada", memory.Semantic, "green"); len(got) != 1 {
+			t.Errorf("the fact that was remembered again is found %d times", len(got))
+		}
+	})
+}
