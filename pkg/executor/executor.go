@@ -120,8 +120,12 @@ func (x *Executor) verify(ctx context.Context, m api.Invocation) (api.Principal,
 		return g.By, err
 	case !fits || m.Key != api.CallKey(m.Turn, m.Index): // under another key the tool would be executed again
 		return g.By, &api.Error{Code: api.Denied, Message: "the decision token is for another call", Next: "ask policy about this one"}
-	case x.now().UnixMicro() > g.Expires:
-		return g.By, &api.Error{Code: api.Conflict, Message: "the decision token has expired", Next: "ask policy again"}
+	}
+	if late := x.now().Sub(time.UnixMicro(g.Expires)); late > 0 {
+		return g.By, &api.Error{
+			Code: api.Conflict, Message: fmt.Sprintf("the decision token expired %s ago", late.Round(time.Second)),
+			Next: "ask policy again; if this is repeated, set the clocks of policy and of this service to the same time: a token is valid for a minute",
+		}
 	}
 	return g.By, nil
 }

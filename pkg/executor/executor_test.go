@@ -112,8 +112,12 @@ func TestCall(t *testing.T) {
 		"not even JSON":    {func() api.Invocation { m := allowed(t, key, good, nil); m.Args = json.RawMessage(`{`); return m }(), api.Invalid},
 		"too many answers": {allowed(t, key, `{"action":"remove","name":"dawn","Name":"dusk"}`, nil), api.Invalid},
 	} {
-		if got, err := x.Call(t.Context(), c.m); api.CodeOf(err) != c.want {
+		got, err := x.Call(t.Context(), c.m)
+		if api.CodeOf(err) != c.want {
 			t.Errorf("%s: %+v, %v, want %s", name, got, err, c.want)
+		}
+		if name == "expired" && !strings.Contains(api.Wire(err).Next, "clocks") {
+			t.Errorf("an expired token: got %v, want that the error names the clocks", err)
 		}
 	}
 	if ran.Load() != before {

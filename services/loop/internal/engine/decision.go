@@ -99,8 +99,14 @@ func (e *Engine) authorize(ctx context.Context, s *state, id string, i int, toke
 		return err
 	}
 	fits, err := g.For(s.agent.ID, id, i, call.Name, Arguments(call))
-	if err != nil || !fits || e.Now().UnixMicro() > g.Expires {
-		return api.Errorf(api.Conflict, "the decision token is for another call, or it expired")
+	switch late := e.Now().Sub(time.UnixMicro(g.Expires)); {
+	case err != nil || !fits:
+		return api.Errorf(api.Conflict, "the decision token is for another call")
+	case late > 0: // loop has requested it just before
+		return &api.Error{
+			Code: api.Conflict, Message: fmt.Sprintf("the decision token of %s expired %s ago", call.Name, late.Round(time.Second)),
+			Next: "if this is repeated, set the clocks of policy and loop to the same time: a token is valid for a minute",
+		}
 	}
 	return nil
 }

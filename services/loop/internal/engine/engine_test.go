@@ -155,8 +155,9 @@ func TestTokenRenewed(t *testing.T) {
 	t.Parallel()
 	w := world(asks("", "fire"), says("done"))
 	w.Policy.TTL = 0
-	if err := w.Run(t.Context(), enginetest.Open, command); api.CodeOf(err) != api.Conflict {
-		t.Fatalf("got %v, want a conflict", err)
+	err := w.Run(t.Context(), enginetest.Open, command)
+	if api.CodeOf(err) != api.Conflict || !strings.Contains(err.Error(), "expired") || !strings.Contains(api.Wire(err).Next, "the clocks of policy and loop") {
+		t.Fatalf("got %v, want a conflict that names the clocks", err)
 	}
 	w.Policy.TTL = time.Minute
 	turns, _ := run(t, w, command)
