@@ -109,11 +109,13 @@ func (b *Bus) Serve(ctx context.Context, drain time.Duration, ready func(), rout
 	if s.at, err = s.attach(s.client); err != nil {
 		return err
 	}
+	// The caller of a streamed reply may cancel it until it has ended, also during the drain.
+	defer func() { _ = s.at.control.Unsubscribe() }() // an error means that the connection is closed
 	stay, settle := context.WithCancel(work)
 	s.stops = append(s.stops, func() {
 		settle()
 		s.moving.Wait()
-		s.detach(s.at)
+		s.leave(s.at)
 	})
 	defer s.tasks.Wait()
 	defer s.consuming.Wait()
@@ -184,11 +186,11 @@ func attachOne(svc micro.Service, cl *client, e served) error {
 	return nil
 }
 
-func (s *server) detach(at *attachment) {
+// leave takes no more requests from an attachment.
+func (s *server) leave(at *attachment) {
 	if err := at.svc.Stop(); err != nil {
 		s.bus.log.Warn("discovery not stopped", "err", err)
 	}
-	_ = at.control.Unsubscribe() // an error means that the connection is closed
 }
 
 // follow moves the subscriptions to the current connection whenever it changes. It subscribes
@@ -214,7 +216,8 @@ func (s *server) follow(stay context.Context) {
 			next.release()
 			return
 		}
-		s.detach(s.at)
+		s.leave(s.at)
+		_ = s.at.control.Unsubscribe() // the new attachment has another one
 		old := s.client
 		s.client, s.at = next, at
 		old.release()

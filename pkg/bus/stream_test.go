@@ -138,6 +138,42 @@ func TestStreamIsCancelledByItsCaller(t *testing.T) {
 	}
 }
 
+// TestStreamIsCancelledDuringTheDrain checks that a caller can cancel an answer of a server
+// that takes no more requests.
+func TestStreamIsCancelledDuringTheDrain(t *testing.T) {
+	t.Parallel()
+	began, draining, stopped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	s := startServer(t)
+	server := newBus(t, connect(t, s), quick)
+	o := quick
+	o.Service = "caller"
+	caller := newBus(t, connect(t, s), o)
+	served := serve(t, server, patience, bus.Stream(func(ctx context.Context, _ api.Complete, send func(api.Delta) error) (api.Completion, error) {
+		close(began)
+		<-ctx.Done()
+		close(stopped)
+		return api.Completion{}, ctx.Err()
+	}), bus.Go(func(ctx context.Context) error {
+		<-ctx.Done() // after the end of the subscriptions
+		close(draining)
+		return nil
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { _, err := ask(ctx, caller, "x", nil); done <- err }()
+	wait(t, began, "the server")
+	served.cancel()
+	wait(t, draining, "the drain")
+	cancel()
+	if err := wait(t, done, "the cancelled call"); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want %v", err, context.Canceled)
+	}
+	wait(t, stopped, "the server to stop")
+	if err := served.wait(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestStreamIsCancelledByACallerItNeverHeardOf checks that a caller that gave up before
 // the server's first message still stops the server.
 func TestStreamIsCancelledByACallerItNeverHeardOf(t *testing.T) {
