@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +215,112 @@ func TestAttemptAtAnotherReplica(t *testing.T) {
 	}
 	if settled, released, active, _ := b.sums(); settled != 1 || released+active != 0 {
 		t.Errorf("%d settled, %d released, %d active; want one that is paid", settled, released, active)
+	}
+}
+
+// TestAttemptAtAStoppingReplica checks that a call that comes to a second replica, while the
+// first one has been told to stop and still works on it, is answered and paid once.
+func TestAttemptAtAStoppingReplica(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]func(*testing.T, *apptest.World) (string, error){
+		"over NATS": func(t *testing.T, w *apptest.World) (string, error) {
+			c, _, err := complete(t, w.Bus, request("moved", "hello"))
+			return c.Text, err
+		},
+		"over HTTP": func(t *testing.T, w *apptest.World) (string, error) {
+			status, answer := post(t, w, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hello"}]}`, "Anima-Agent", "lucky", "Idempotency-Key", "moved")
+			if status != http.StatusOK {
+				return "", fmt.Errorf("status %d: %s", status, answer)
+			}
+			return answer, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			s := answering(t, func(n int64, out raw, _ *http.Request) {
+				if n > 1 {
+					t.Error("the call was made twice")
+					out.events(chunkText("one two"), chunkStop, chunkDone)
+					return
+				}
+				out.events(chunkText("one "))
+				close(begun)
+				<-goOn
+				out.events(chunkText("two"), chunkStop, chunkDone)
+			})
+			b, nats, data := newBooks(), apptest.Server(t), t.TempDir()
+			bank := withBalances(t, apptest.Start(t, apptest.Options{Server: nats}, b.service()))
+			replica := func() *apptest.World {
+				return apptest.Start(t, apptest.Options{Server: nats, Data: data, Env: map[string]string{
+					"OPENAI_BASE_URL": s.url, "OPENAI_API_KEY": "k", "ANIMA_INFERENCE_ROUTER_MODELS": "m=1/4/128000",
+				}}, router.Service)
+			}
+			one := replica()
+			var calls, stops sync.WaitGroup
+			var release sync.Once
+			defer stops.Wait()
+			defer calls.Wait()
+			defer release.Do(func() { close(goOn) })
+			answers := make(chan string, 2)
+			call := func(w *apptest.World) {
+				calls.Go(func() {
+					answer, err := over(t, w)
+					if err != nil {
+						t.Error(err)
+					}
+					answers <- answer
+				})
+			}
+			call(one)
+			<-begun
+			stops.Go(one.Stop)
+			for { // until the replica takes no more requests
+				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+				_, err := bus.Call[api.Models](ctx, bank.Bus, api.ListModels{})
+				cancel()
+				if api.ReasonOf(err) == api.ReasonNoAnswer {
+					break
+				}
+				if t.Context().Err() != nil {
+					t.Fatal("the replica goes on taking requests")
+				}
+			}
+			held := make(chan struct{}, 64)
+			questions, err := bus.OpenBucket[api.AttemptQuery](t.Context(), bank.Bus)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var watch sync.WaitGroup
+			ctx, cancel := context.WithCancel(t.Context())
+			defer watch.Wait()
+			defer cancel()
+			watch.Go(func() {
+				_ = questions.Watch(ctx, api.AttemptKeys, nil, func(e bus.Entry[api.AttemptQuery]) error { // it ends with ctx
+					if e.Value.Holder != "" {
+						held <- struct{}{}
+					}
+					return nil
+				})
+			})
+			call(replica())
+			select {
+			case <-held:
+			case <-time.After(20 * time.Second):
+				t.Fatal("the stopping replica did not answer that it works on the attempt")
+			}
+			release.Do(func() { close(goOn) })
+			calls.Wait()
+			stops.Wait()
+			for range cap(answers) {
+				if answer := <-answers; !strings.Contains(answer, "one two") {
+					t.Errorf("got the answer %q, want one two", answer)
+				}
+			}
+			if settled, released, active, _ := b.sums(); settled != 1 || released+active != 0 {
+				t.Errorf("%d settled, %d released, %d active; want one that is paid", settled, released, active)
+			}
+		})
 	}
 }
 

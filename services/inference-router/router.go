@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -169,6 +170,15 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 	h.settler.most, h.settler.send, h.settler.pause = api.MaxSettlements, h.sendSettlements, h.groupPause
 	h.recorder.most, h.recorder.send, h.recorder.pause = sqlstore.MaxRecords, h.storeRecords, h.groupPause
 	h.httpRoutes(env.HTTP)
+	// The questions are answered until the last call has ended, which is after the drain of the
+	// bus. A replica without an answer would pay an attempt that is in progress here as lost,
+	// and make another one.
+	asked, unasked := context.WithCancel(context.WithoutCancel(ctx))
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	defer unasked()
+	broken := make(chan error, 1)
+	answering.Go(func() { broken <- h.questions.run(asked) })
 	// A call that finds no free slot is refused at first, so that it begins at another
 	// replica; if none has one, it waits in the gate.
 	atOnce := h.gate.Normal()
@@ -191,7 +201,14 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(models.run),
 		bus.Go(models.watch),
 		bus.Go(routes.run),
-		bus.Go(h.questions.run),
+		bus.Go(func(ctx context.Context) error {
+			select {
+			case err := <-broken:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		}),
 		bus.Go(h.matrix.watch),
 	)
 }
