@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/anima-run/anima/pkg/api"
+	"github.com/anima-run/anima/pkg/api/catalog"
 	"github.com/anima-run/anima/pkg/bus"
 	"github.com/anima-run/anima/pkg/telemetry"
 
@@ -30,7 +31,7 @@ func newInstruments(p metric.MeterProvider) (*instruments, error) {
 	var errs [6]error
 	buckets := metric.WithExplicitBucketBoundaries(.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120)
 	t.turns, errs[0] = m.Int64Counter("anima.loop.turns", metric.WithDescription("Turns by outcome"))
-	t.tools, errs[1] = m.Int64Counter("anima.loop.tool.calls", metric.WithDescription("Tool calls by tool and outcome"))
+	t.tools, errs[1] = m.Int64Counter("anima.loop.tool.calls", metric.WithDescription("Tool calls by tool and outcome; other: tools of MCP servers, and names of no tool"))
 	t.turnS, errs[2] = m.Float64Histogram("anima.loop.turn.duration", metric.WithUnit("s"), metric.WithDescription("Duration of a turn, including model calls"), buckets)
 	t.toolS, errs[3] = m.Float64Histogram("anima.loop.tool.duration", metric.WithUnit("s"), metric.WithDescription("Time of a tool call"), buckets)
 	t.context, errs[4] = m.Int64Histogram("anima.loop.context.tokens", metric.WithDescription("Estimated tokens of a prompt"),
@@ -50,7 +51,16 @@ func (t *instruments) Turn(ctx context.Context, outcome string, d time.Duration)
 	t.turnS.Record(ctx, d.Seconds(), set)
 }
 
+// otherTool is the attribute tool of all tools that are not in the catalogue. An agent
+// installs MCP servers, whose tools have names of their own, and a model calls tools that
+// do not exist: the number of such names has no limit, and each would be a time series.
+const otherTool = "other"
+
+// Tool implements engine.Observer.
 func (t *instruments) Tool(ctx context.Context, name string, o api.Outcome, d time.Duration) {
+	if _, ok := catalog.Named(name); !ok {
+		name = otherTool
+	}
 	set := metric.WithAttributes(attribute.String("tool", name), attribute.String("outcome", string(o)))
 	t.tools.Add(ctx, 1, set)
 	t.toolS.Record(ctx, d.Seconds(), set)
