@@ -523,3 +523,29 @@ func TestConnectionsToPostgres(t *testing.T) {
 		}
 	}
 }
+
+// TestPostgresIsVerified checks that all clients of the Postgres of prod verify its
+// certificate.
+func TestPostgresIsVerified(t *testing.T) {
+	t.Parallel()
+	clients := 0
+	for _, doc := range mustRender(t, tree(t), "/overlays/prod") {
+		var v struct {
+			Kind     string
+			Metadata struct{ Name string }
+			Spec     struct{ Template corev1.PodTemplateSpec }
+		}
+		if err := yaml.Unmarshal(doc, &v); err != nil || v.Spec.Template.Labels["anima.run/postgres"] != "client" { // other kinds have other fields
+			continue
+		}
+		for _, c := range v.Spec.Template.Spec.Containers {
+			clients++
+			if !slices.Contains(c.Env, corev1.EnvVar{Name: "PGSSLMODE", Value: "verify-full"}) {
+				t.Errorf("%s/%s %s does not verify Postgres", v.Kind, v.Metadata.Name, c.Name)
+			}
+		}
+	}
+	if clients != 12 {
+		t.Errorf("got %d clients, want those of six services and of their migrations", clients)
+	}
+}

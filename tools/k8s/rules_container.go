@@ -149,6 +149,9 @@ func (m *manifests) checkEnv(who string, c corev1.Container, e corev1.EnvVar, vo
 	if v == nil || v.Secret == nil || v.Secret.Optional != nil && *v.Secret.Optional {
 		return
 	}
+	if e.Name == "PGSSLROOTCERT" && v.Secret.SecretName == "postgres-tls" && !m.ids["StatefulSet/postgres"] && !m.ids["Cluster/postgres"] {
+		m.fault("%s: it verifies Postgres with the authority of the namespace, which has issued no certificate to an external Postgres", who)
+	}
 	key := strings.TrimPrefix(e.Value, c.VolumeMounts[mount].MountPath+"/")
 	for _, i := range v.Secret.Items {
 		if i.Path == key {
