@@ -62,6 +62,8 @@ type manifests struct {
 	budgets   []policyv1.PodDisruptionBudget
 	policies  []networkingv1.NetworkPolicy
 	scalers   []autoscalingv2.HorizontalPodAutoscaler
+	claims    []corev1.PersistentVolumeClaim // without those of workloads
+	quotas    []corev1.ResourceQuota
 	custom    []unstructured.Unstructured
 	faults    []string
 }
@@ -100,6 +102,9 @@ func check(docs [][]byte, words vocabulary, s scope) []string {
 		m.checkService(v)
 	}
 	m.checkScaling()
+	for _, q := range m.quotas {
+		m.checkQuota(q)
+	}
 	for _, c := range m.custom {
 		m.checkCustom(c)
 	}
@@ -190,11 +195,11 @@ func (m *manifests) keep(doc []byte, id, kind string) (err error) {
 			m.fault("%s mounts a token of Kubernetes, which no pod needs", id)
 		}
 	case "v1/PersistentVolumeClaim":
-		_, err = decode[corev1.PersistentVolumeClaim](doc)
+		err = add(doc, &m.claims)
 	case "v1/PersistentVolume":
 		_, err = decode[corev1.PersistentVolume](doc)
 	case "v1/ResourceQuota":
-		_, err = decode[corev1.ResourceQuota](doc)
+		err = add(doc, &m.quotas)
 	case "v1/LimitRange":
 		_, err = decode[corev1.LimitRange](doc)
 	case "scheduling.k8s.io/v1/PriorityClass":

@@ -305,6 +305,7 @@ func TestCheckNamesWhatIsBroken(t *testing.T) {
 		{"prod", "- 127.0.0.1\n", "- 127.0.0.2\n", "Certificate/nats is not for 127.0.0.1"},
 		{"prod", "nodeTaintsPolicy: Honor", "nodeTaintsPolicy: Ignore", "Deployment/loop is spread over nodes that take none of its pods"},
 		{"prod", "restartPolicy: Never", "restartPolicy: OnFailure", "want restartPolicy Never"},
+		{"prod", "storage: 10Gi", "storage: 100Gi", "ResourceQuota/anima allows claims of 200Gi, and the pods have claims of 460Gi"},
 		{"prod", "  dataFrom:\n", "  dataOf:\n", "Secret/postgres-loop has no password, so the role loop has no password"},
 	} {
 		old := rendered[tt.overlay]
@@ -547,5 +548,26 @@ func TestPostgresIsVerified(t *testing.T) {
 	}
 	if clients != 12 {
 		t.Errorf("got %d clients, want those of six services and of their migrations", clients)
+	}
+}
+
+// TestLargerStreams checks that the patch of the README for larger claims of NATS suits
+// prod, whose quota it has to raise.
+func TestLargerStreams(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile(root + "/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	patches := regexp.MustCompile("(?s)```yaml\n(patches:\n.*?volumeClaimTemplates.*?)```").FindSubmatch(readme)
+	if patches == nil {
+		t.Fatal("the README has no patch of the claims")
+	}
+	files := tree(t)
+	if err := files.WriteFile("/overlays/large/kustomization.yaml", append([]byte("resources: [../prod]\n"), patches[1]...)); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range check(mustRender(t, files, "/overlays/large"), words(t), prod) {
+		t.Error(f)
 	}
 }

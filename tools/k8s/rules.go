@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -99,6 +100,41 @@ func (m *manifests) checkWorkload(w workload) {
 		} else if surge < 1 || unavailable != 0 {
 			m.fault("%s loses a replica during a rollout: want maxUnavailable 0 and maxSurge 1", w.id)
 		}
+	}
+}
+
+// checkQuota checks that a quota allows the claims of all pods. Without the last of its
+// claims, a store would never have all its servers.
+func (m *manifests) checkQuota(q corev1.ResourceQuota) {
+	limit, ok := q.Spec.Hard[corev1.ResourceRequestsStorage]
+	if !ok {
+		return
+	}
+	var sum resource.Quantity
+	for _, c := range m.claims {
+		sum.Add(*c.Spec.Resources.Requests.Storage())
+	}
+	for _, w := range m.workloads {
+		for _, c := range w.claims {
+			each := c.Spec.Resources.Requests.Storage().DeepCopy()
+			each.Mul(m.replicasOf(w))
+			sum.Add(each)
+		}
+	}
+	for _, c := range m.custom {
+		if c.GetKind() != "Cluster" {
+			continue
+		}
+		each, err := resource.ParseQuantity(text(c.Object, "spec", "storage", "size"))
+		if err != nil {
+			m.fault("Cluster/%s: storage.size: %v", c.GetName(), err)
+			continue
+		}
+		each.Mul(number(c, "spec", "instances"))
+		sum.Add(each)
+	}
+	if sum.Cmp(limit) > 0 {
+		m.fault("ResourceQuota/%s allows claims of %s, and the pods have claims of %s", q.Name, limit.String(), sum.String())
 	}
 }
 
