@@ -310,7 +310,7 @@ func TestMetricsDoc(t *testing.T) {
 	var out bytes.Buffer
 	out.WriteString("# Metrics\n\nWritten by a test from a running suite: `make gen`.\n\n" +
 		"`/metrics` on the ops port, in Prometheus's format. Each has the label `service`, but for those of the process as a whole\n" +
-		"(`anima_build_info`, `anima_telemetry_spans_total` and the `go_` and `process_` ones of Prometheus's own client). None has an\n" +
+		"(`anima_build_info`, `anima_telemetry_spans_total`, the `otel_sdk_` ones, and the `go_` and `process_` ones of Prometheus's own client). None has an\n" +
 		"agent, a session or a turn for a label: those are in traces and in the services' own books.\n\n" +
 		"| instrument | kind | unit | labels | meaning |\n| --- | --- | --- | --- | --- |\n")
 	for _, name := range slices.Sorted(maps.Keys(page)) {
