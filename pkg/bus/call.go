@@ -39,7 +39,7 @@ const (
 // the replica that took it may have crashed. So a handler may execute a request twice, also
 // concurrently; it recognises the second time by an id of the caller in the request, or by
 // [RequestID]. A request that was taken and not answered in time is Unavailable and may
-// have been executed. A replica that receives it 2 minutes after the call or later, because
+// have been executed. A replica that receives it 5 minutes after the call or later, because
 // it was paused, does not execute it.
 func Call[Resp any](ctx context.Context, b *Bus, req api.Message) (Resp, error) {
 	var resp Resp
@@ -113,7 +113,7 @@ func requestedAt(h nats.Header) int64 {
 // maxSkew is the difference between the clocks of a caller and a service with which the
 // service still takes every request. It is longer than the minute of a decision token, so
 // that clocks which stop all requests have stopped all tool calls before.
-const maxSkew = 90 * time.Second
+const maxSkew = 270 * time.Second
 
 // outdated returns the age of a request by the clock of this process, and whether its
 // caller has certainly given up: [Call] waits for [maxWait] at most, repetitions included,

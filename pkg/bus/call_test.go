@@ -192,12 +192,12 @@ func TestOutdatedRequest(t *testing.T) {
 		binary.BigEndian.PutUint64(id[:8], uint64(time.Now().Add(-d).UnixMilli())<<16|0x7000) //nolint:gosec // after 1970
 		return id.String()
 	}
-	for _, id := range []string{ago(0), ago(100 * time.Second), ago(-time.Hour), uuid.NewString(), "of another release", ""} {
+	for _, id := range []string{ago(0), ago(280 * time.Second), ago(-time.Hour), uuid.NewString(), "of another release", ""} {
 		if m := request(id); m.Header.Get(micro.ErrorCodeHeader) != "" || wait(t, executed, "the request") != "lucky" {
 			t.Errorf("request %q was not executed: %v", id, m.Header)
 		}
 	}
-	for _, d := range []time.Duration{125 * time.Second, 24 * time.Hour} {
+	for _, d := range []time.Duration{305 * time.Second, 24 * time.Hour} {
 		m := request(ago(d))
 		if m.Header.Get(micro.ErrorCodeHeader) != "unavailable" || m.Header.Get("Anima-Refused") == "" || !strings.Contains(string(m.Data), "clock") {
 			t.Errorf("request of %s ago: got %v %s, want that it is refused", d, m.Header, m.Data)
