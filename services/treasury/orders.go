@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -209,11 +210,21 @@ func (o *outside) payLate(ctx context.Context, w orders.Order, cause error) erro
 		return errors.Join(cause, err)
 	}
 	late := holdRequest(ctx, w)
-	late.ID, late.Owed, late.ExpiresAt = late.ID+"/late", true, o.now().Add(orderLife).UnixMicro()
-	if _, err := o.ledger.Hold(ctx, late); err != nil {
-		return err
+	late.Owed, late.ExpiresAt = true, o.now().Add(orderLife).UnixMicro()
+	for n := 1; ; n++ {
+		// An expired late hold is of a process that ended before it settled the hold.
+		late.ID = w.Hold() + "/late"
+		if n > 1 {
+			late.ID += strconv.Itoa(n)
+		}
+		h, err := o.ledger.Hold(ctx, late)
+		if err != nil {
+			return err
+		}
+		if h.Status != api.HoldExpired {
+			return o.settle(ctx, w, late.ID)
+		}
 	}
-	return o.settle(ctx, w, late.ID)
 }
 
 // send sends an order and returns what the agent owns then.

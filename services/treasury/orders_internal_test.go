@@ -234,6 +234,43 @@ func TestOrderAfterADayOffline(t *testing.T) {
 	}
 }
 
+// TestLateHoldExpires stops treasury, twice for more than a day, before it has paid an order:
+// after the order has ended, and after its late hold.
+func TestLateHoldExpires(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBureau(t, db, conwaytest.Start(t, 100_000)), t.Context()
+		w := orders.Order{ID: "k1", Agent: "lucky", Kind: orders.Domain, Request: "{}", Price: api.Dollar, CreatedAt: b.clock().UnixMicro()}
+		if _, err := b.store.AddOrder(ctx, w); err != nil {
+			t.Fatal(err)
+		}
+		late := holdRequest(ctx, w)
+		late.ID, late.Owed = late.ID+"/late", true
+		for i, hold := range []ledger.HoldRequest{holdRequest(ctx, w), late} {
+			hold.ExpiresAt = b.clock().Add(orderLife).UnixMicro()
+			if _, err := b.ledger.Hold(ctx, hold); err != nil {
+				t.Fatal(err)
+			}
+			if i == 0 {
+				if _, err := b.store.EndOrder(ctx, w.ID, orders.Done, "ended", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b.wait(orderLife + time.Hour)
+			if n, err := b.ledger.Expire(ctx); n != 1 || err != nil {
+				t.Fatalf("expire: got %d, %v", n, err)
+			}
+		}
+		for range 2 {
+			b.round(ctx)
+			b.has(t, 99*api.Dollar, 0)
+		}
+		if open, err := b.store.OpenOrders(ctx, b.clock().UnixMicro(), 10); err != nil || len(open) != 0 {
+			t.Errorf("open: got %+v, %v; want none", open, err)
+		}
+	})
+}
+
 // TestOrderThatWasNeverHeld checks that an order of a process that ended before it held the
 // price is not paid, when treasury did not run for a day afterwards.
 func TestOrderThatWasNeverHeld(t *testing.T) {
