@@ -271,6 +271,37 @@ func TestLateHoldExpires(t *testing.T) {
 	})
 }
 
+// TestReturnedSandbox checks that a sandbox that was given back is kept with its agent, also
+// if the provider has used its id again.
+func TestReturnedSandbox(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBureau(t, db, conwaytest.Start(t, 100_000)), t.Context()
+		for i, agent := range []string{"lucky", "bob"} {
+			w := orders.Order{ID: agent, Agent: agent, Kind: orders.Sandbox, Request: "{}", Price: 1, CreatedAt: int64(i + 1)}
+			if _, err := b.store.AddOrder(ctx, w); err != nil {
+				t.Fatal(err)
+			}
+			box := orders.Thing{Kind: orders.Sandbox, ID: "sb_1", Agent: agent, Name: agent, CreatedAt: w.CreatedAt}
+			if _, err := b.store.EndOrder(ctx, w.ID, orders.Done, "rented", &box); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := b.store.ReturnSandbox(ctx, "sb_1"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			box.Kind = orders.Returned
+			if got, ok, err := b.store.Thing(ctx, orders.Returned, "sb_1"); err != nil || !ok || got != box {
+				t.Errorf("got %+v, %t, %v; want %+v", got, ok, err, box)
+			}
+			if got, ok, err := b.store.Thing(ctx, orders.Sandbox, "sb_1"); err != nil || ok {
+				t.Errorf("rented: got %+v, %t, %v; want none", got, ok, err)
+			}
+		}
+	})
+}
+
 // TestOrderThatWasNeverHeld checks that an order of a process that ended before it held the
 // price is not paid, when treasury did not run for a day afterwards.
 func TestOrderThatWasNeverHeld(t *testing.T) {

@@ -125,16 +125,21 @@ func (o *outside) listSandboxes(ctx context.Context, c executor.Call) (string, e
 	return strings.TrimSpace(out.String()), nil
 }
 
-// deleteSandbox gives a sandbox back. A repeated call after a crash finds it deleted.
+// deleteSandbox gives a sandbox back. A repeated call after a crash finds it deleted, or
+// returned by its agent.
 func (o *outside) deleteSandbox(ctx context.Context, c executor.Call) (string, error) {
 	id := c.Args.String("sandbox_id")
+	done := "gave the sandbox " + id + " back"
 	if _, err := o.own(ctx, c.Agent, orders.Sandbox, id); err != nil {
+		if gone, ok, failed := o.store.Thing(ctx, orders.Returned, id); failed == nil && ok && gone.Agent == c.Agent {
+			return done, nil
+		}
 		return "", err
 	}
 	if err := o.client.DeleteSandbox(ctx, c.Key, id); err != nil {
 		return "", conway.Explain(err)
 	}
-	return "gave the sandbox " + id + " back", o.store.RemoveThing(ctx, orders.Sandbox, id)
+	return done, o.store.ReturnSandbox(ctx, id)
 }
 
 // own returns a thing of an agent: the one with an id or, if id is "", its only one. The

@@ -18,6 +18,10 @@ type Kind string
 const (
 	Sandbox Kind = "sandbox"
 	Domain  Kind = "domain"
+
+	// Returned is the kind of a sandbox that its agent has given back. The thing is kept, so
+	// that a repeated call finds it.
+	Returned Kind = "returned"
 )
 
 // Status is the state of an order. Only a pending order changes.
@@ -86,6 +90,8 @@ type Store interface {
 	OpenOrders(ctx context.Context, before int64, limit int) ([]Order, error)
 	// Things returns what an agent owns of a kind, the oldest first.
 	Things(ctx context.Context, agent string, kind Kind) ([]Thing, error)
-	// RemoveThing removes a thing. It is idempotent.
-	RemoveThing(ctx context.Context, kind Kind, id string) error
+	// Thing returns a thing, and whether it exists.
+	Thing(ctx context.Context, kind Kind, id string) (Thing, bool, error)
+	// ReturnSandbox makes a sandbox a [Returned] thing. It is idempotent.
+	ReturnSandbox(ctx context.Context, id string) error
 }

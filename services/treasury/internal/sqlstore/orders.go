@@ -65,16 +65,35 @@ func (s *Store) OpenOrders(ctx context.Context, before int64, limit int) ([]orde
 	return sqldb.All(ctx, s.db, scanOrder, selectOrder+"where paid = 0 and created_at < $1 order by created_at, id limit $2", before, limit)
 }
 
-// Things implements [orders.Store].
-func (s *Store) Things(ctx context.Context, agent string, kind orders.Kind) ([]orders.Thing, error) {
-	return sqldb.All(ctx, s.db, func(row sqldb.Scanner) (t orders.Thing, err error) {
-		err = row.Scan(&t.Kind, &t.ID, &t.Agent, &t.Name, &t.CreatedAt)
-		return t, err
-	}, "select kind, id, agent, name, created_at from things where agent = $1 and kind = $2 order by created_at, id", agent, string(kind))
+const selectThing = "select kind, id, agent, name, created_at from things "
+
+func scanThing(row sqldb.Scanner) (t orders.Thing, err error) {
+	err = row.Scan(&t.Kind, &t.ID, &t.Agent, &t.Name, &t.CreatedAt)
+	return t, err
 }
 
-// RemoveThing implements [orders.Store].
-func (s *Store) RemoveThing(ctx context.Context, kind orders.Kind, id string) error {
-	_, err := s.db.ExecContext(ctx, "delete from things where kind = $1 and id = $2", string(kind), id)
-	return err
+// Things implements [orders.Store].
+func (s *Store) Things(ctx context.Context, agent string, kind orders.Kind) ([]orders.Thing, error) {
+	return sqldb.All(ctx, s.db, scanThing, selectThing+"where agent = $1 and kind = $2 order by created_at, id", agent, string(kind))
+}
+
+// Thing implements [orders.Store].
+func (s *Store) Thing(ctx context.Context, kind orders.Kind, id string) (orders.Thing, bool, error) {
+	t, err := scanThing(s.db.QueryRowContext(ctx, selectThing+"where kind = $1 and id = $2", string(kind), id))
+	if errors.Is(err, sqldb.ErrNotFound) {
+		return t, false, nil
+	}
+	return t, err == nil, err
+}
+
+// ReturnSandbox implements [orders.Store]. A provider may use an id again, so the thing may
+// replace an earlier one.
+func (s *Store) ReturnSandbox(ctx context.Context, id string) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		tx.Queue(ctx, `insert into things (kind, id, agent, name, created_at) select $1, id, agent, name, created_at from things where kind = $2 and id = $3
+			on conflict (kind, id) do update set agent = excluded.agent, name = excluded.name, created_at = excluded.created_at`,
+			string(orders.Returned), string(orders.Sandbox), id)
+		tx.Queue(ctx, "delete from things where kind = $1 and id = $2", string(orders.Sandbox), id)
+		return nil
+	})
 }
