@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +28,9 @@ const (
 	orderRest  = 2 * time.Minute // a younger order may still be on its way
 	orderRound = 30 * time.Second
 )
+
+// ordersAtOnce is the most open orders that are read at once.
+const ordersAtOnce = 100
 
 // provider is the account to which agents pay sandboxes and domains.
 const provider = "provider:conway"
@@ -112,10 +116,12 @@ func (o *outside) carry(ctx context.Context, w orders.Order, again bool) (orders
 	}
 	if again {
 		thing, answer, err := o.find(ctx, w)
-		if err != nil {
+		switch {
+		case errors.Is(err, errTaken):
+			return o.end(ctx, w, orders.Refused, errTaken.Error(), nil, true)
+		case err != nil:
 			return w, conway.Explain(err)
-		}
-		if thing != nil {
+		case thing != nil:
 			return o.end(ctx, w, orders.Done, answer, thing, true)
 		}
 	}
@@ -251,8 +257,13 @@ func (o *outside) send(ctx context.Context, w orders.Order) (*orders.Thing, stri
 	return o.registered(w, r, got.Expires)
 }
 
-// find returns what an order has brought, or nil if there is none. Only the account of the
-// operator can read the records of a domain that it owns.
+// errTaken is the error of [outside.find] for a domain that another order has brought. It
+// is the answer of the order.
+var errTaken = errors.New("the domain was registered by another order")
+
+// find returns what an order has brought, or nil if there is none or it cannot be told. Only
+// the account of the operator can read the records of a domain that it owns. All agents
+// share that account, so a domain that it owns may be that of another order.
 func (o *outside) find(ctx context.Context, w orders.Order) (*orders.Thing, string, error) {
 	if w.Kind == orders.Sandbox {
 		var r sandboxOrder
@@ -271,6 +282,12 @@ func (o *outside) find(ctx context.Context, w orders.Order) (*orders.Thing, stri
 	if err := json.Unmarshal([]byte(w.Request), &r); err != nil {
 		return nil, "", err
 	}
+	switch alone, err := o.ordersAlone(ctx, w, r.Domain); {
+	case err != nil:
+		return nil, "", err
+	case !alone:
+		return nil, "", nil // the provider decides, by the key of the order
+	}
 	_, err := o.client.Records(ctx, r.Domain)
 	if f, ok := errors.AsType[*conway.Failure](err); ok && (f.Status == 404 || f.Status == 403) {
 		return nil, "", nil
@@ -279,6 +296,27 @@ func (o *outside) find(ctx context.Context, w orders.Order) (*orders.Thing, stri
 		return nil, "", err
 	}
 	return o.registered(w, r, "")
+}
+
+// ordersAlone reports whether no other pending order is for the same domain. The error is
+// errTaken if another order has brought it.
+func (o *outside) ordersAlone(ctx context.Context, w orders.Order, domain string) (bool, error) {
+	// The pending orders are read first, because one of them may end meanwhile.
+	open, err := o.store.OpenOrders(ctx, o.now().UnixMicro()+1, ordersAtOnce)
+	if err != nil {
+		return false, err
+	}
+	switch thing, ok, err := o.store.Thing(ctx, orders.Domain, domain); {
+	case err != nil:
+		return false, err
+	case ok && (thing.Agent != w.Agent || thing.CreatedAt != w.CreatedAt):
+		return false, errTaken
+	}
+	return !slices.ContainsFunc(open, func(other orders.Order) bool {
+		var r domainOrder
+		return other.ID != w.ID && other.Kind == orders.Domain && other.Status == orders.Pending &&
+			json.Unmarshal([]byte(other.Request), &r) == nil && r.Domain == domain
+	}), nil
 }
 
 func (o *outside) rented(w orders.Order, r sandboxOrder, box conway.Sandbox) (*orders.Thing, string, error) {
@@ -306,7 +344,7 @@ func (o *outside) reconcile(ctx context.Context) error {
 
 func (o *outside) round(ctx context.Context) {
 	now := o.now()
-	open, err := o.store.OpenOrders(ctx, now.Add(-orderRest).UnixMicro(), 100)
+	open, err := o.store.OpenOrders(ctx, now.Add(-orderRest).UnixMicro(), ordersAtOnce)
 	if err != nil && ctx.Err() == nil {
 		o.log.WarnContext(ctx, "open orders not read, retrying", "err", err)
 	}
@@ -339,7 +377,10 @@ func (o *outside) giveUp(ctx context.Context, w orders.Order) (orders.Order, err
 		return w, err
 	}
 	thing, answer, err := o.find(ctx, w)
-	if err == nil && thing != nil {
+	switch {
+	case errors.Is(err, errTaken):
+		return o.end(ctx, w, orders.Refused, errTaken.Error(), nil, true)
+	case err == nil && thing != nil:
 		return o.end(ctx, w, orders.Done, answer, thing, true)
 	}
 	o.log.ErrorContext(ctx, "order without an answer for a day is paid", "order", w.ID, "agent", w.Agent, "kind", string(w.Kind), "err", err)

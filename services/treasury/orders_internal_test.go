@@ -271,6 +271,76 @@ func TestLateHoldExpires(t *testing.T) {
 	})
 }
 
+// TestDomainOfAnotherOrder continues an order of a domain after its process has ended before
+// it sent the order. Another agent has ordered the domain as well: it has the domain and pays
+// for it, and the first agent pays nothing.
+func TestDomainOfAnotherOrder(t *testing.T) {
+	t.Parallel()
+	order := func(b *bureau, agent string) orders.Order {
+		return orders.Order{ID: "of-" + agent, Agent: agent, Kind: orders.Domain, Request: `{"domain":"lab.com","years":1}`, Price: 12 * api.Dollar, CreatedAt: b.clock().UnixMicro()}
+	}
+	leave := func(t *testing.T, b *bureau) { // before it is sent
+		t.Helper()
+		w := order(b, "bob")
+		if _, err := b.store.AddOrder(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.holdPrice(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		b.wait(time.Second)
+	}
+	lost := conwaytest.Fault{Lost: true}
+	for name, tt := range map[string]struct {
+		later  bool // bob orders after lucky
+		faults []conwaytest.Fault
+		wait   time.Duration
+	}{
+		"registered":                   {wait: orderRest + time.Minute},
+		"registered, a day offline":    {wait: orderLife - orderLead + time.Minute},
+		"without an answer":            {faults: []conwaytest.Fault{lost, lost, lost, lost}, wait: orderRest + time.Minute},
+		"without an answer, the first": {faults: []conwaytest.Fault{lost, lost, lost, lost}, wait: orderRest + time.Minute, later: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				s := conwaytest.Start(t, 100_000)
+				b, ctx := newBureau(t, db, s), t.Context()
+				if err := b.ledger.Open(ctx, "bob"); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := b.ledger.Deposit(ctx, ledger.DepositRequest{ID: "bob's", Agent: "bob", Amount: 100 * api.Dollar, Source: faucet}); err != nil {
+					t.Fatal(err)
+				}
+				if !tt.later {
+					leave(t, b)
+				}
+				s.Fail(tt.faults...)
+				if _, err := b.order(ctx, order(b, "lucky")); (err != nil) != (tt.faults != nil) {
+					t.Fatalf("the order of lucky: %v", err)
+				}
+				if tt.later {
+					leave(t, b)
+				}
+				b.wait(tt.wait)
+				for range 2 {
+					b.round(ctx)
+				}
+				b.has(t, 88*api.Dollar, 0)
+				if got, err := b.ledger.Balance(ctx, "bob"); err != nil || got.Available != 100*api.Dollar || got.Held != 0 {
+					t.Errorf("bob has %s and %s held (%v), want $100 and nothing held", got.Available, got.Held, err)
+				}
+				if got, _, err := b.store.Order(ctx, "of-bob"); err != nil || got.Status != orders.Refused || !got.Paid {
+					t.Errorf("the order of bob: got %+v, %v; want it refused", got, err)
+				}
+				if thing, ok, err := b.store.Thing(ctx, orders.Domain, "lab.com"); err != nil || !ok || thing.Agent != "lucky" {
+					t.Errorf("the domain: got %+v, %t, %v; want it to be of lucky", thing, ok, err)
+				}
+			})
+		})
+	}
+}
+
 // TestReturnedSandbox checks that a sandbox that was given back is kept with its agent, also
 // if the provider has used its id again.
 func TestReturnedSandbox(t *testing.T) {
