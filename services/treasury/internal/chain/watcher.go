@@ -74,7 +74,9 @@ type Store interface {
 	// Wallets returns the owners of wallets by their addresses, those that agents have, had
 	// and get by a rotation.
 	Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error)
-	// ChainCursor returns the cursor of a network; ok is false before the first.
+	// ChainCursor returns the cursor of a network; ok is false before the first. A watcher
+	// without a Start also stores the first block that it reads as a cursor; see
+	// [Watcher.begin].
 	ChainCursor(ctx context.Context, network string) (c Cursor, ok bool, err error)
 	// SetChainCursor replaces the cursor was, nil for none. Errors: Conflict if it is
 	// another one now.
@@ -117,7 +119,7 @@ type Watcher struct {
 	Log    *slog.Logger
 	Now    func() time.Time
 	// Start is the first block to read, if there is no cursor; negative means the last
-	// block at that time.
+	// block at that time, which is stored.
 	Start int64
 	// Changed, which may be nil, is called after a deposit has got a state.
 	Changed func(context.Context, Deposit)
@@ -143,19 +145,47 @@ func (w *Watcher) Pass(ctx context.Context) (Block, error) {
 	return at, w.settle(ctx, heads)
 }
 
+// startName is the name of the cursor with the first block that was read of a network.
+func startName(network string) string { return network + "/start" }
+
+// begin returns the first block to read of a network without a cursor. The last block at
+// that time is stored before any block is read, and is found again after a crash: a
+// reorganization must not make a transfer before it a deposit.
+func (w *Watcher) begin(ctx context.Context, network string, latest Block) (uint64, error) {
+	if w.Start >= 0 {
+		return uint64(w.Start), nil //nolint:gosec // not negative
+	}
+	err := w.Store.SetChainCursor(ctx, startName(network), nil, Cursor{Block: latest.Number, Hash: latest.Hash})
+	if api.CodeOf(err) == api.Conflict {
+		return w.first(ctx, network)
+	}
+	return latest.Number, err
+}
+
+// first returns the first block that was read of a network, 0 if it is not known: a release
+// that did not store it has begun to read.
+func (w *Watcher) first(ctx context.Context, network string) (uint64, error) {
+	if w.Start >= 0 {
+		return uint64(w.Start), nil //nolint:gosec // not negative
+	}
+	c, _, err := w.Store.ChainCursor(ctx, startName(network))
+	return c.Block, err
+}
+
 // restart returns the first block that is read again after a reorganization: the one after
 // the last final block, which no reorganization removes. Without one, which a node may not
-// have at the moment, it is lookBack blocks before the cursor. It is not before a Start from
-// which the blocks were read.
-func (w *Watcher) restart(cursor Cursor, final Block) uint64 {
+// have at the moment, it is lookBack blocks before the cursor. It is not before the first
+// block that was read.
+func (w *Watcher) restart(ctx context.Context, network string, cursor Cursor, final Block) (uint64, error) {
 	if final.Hash == (common.Hash{}) {
 		final.Number = cursor.Block - min(cursor.Block, lookBack)
 	}
-	first := final.Number + 1
-	if start := uint64(max(0, w.Start)); start <= cursor.Block { //nolint:gosec // not negative
-		first = max(first, start)
+	next := final.Number + 1
+	start, err := w.first(ctx, network)
+	if start <= cursor.Block {
+		next = max(next, start)
 	}
-	return min(cursor.Block, first)
+	return min(cursor.Block, next), err
 }
 
 // scan stores the transfers of the blocks after the cursor. After a reorganization it
@@ -168,16 +198,17 @@ func (w *Watcher) scan(ctx context.Context, heads Heads) (Block, error) {
 	}
 	next := cursor.Block + 1
 	if !ok {
-		next = max(0, uint64(w.Start)) //nolint:gosec // negative is handled next
-		if w.Start < 0 {
-			next = heads.Latest.Number
+		if next, err = w.begin(ctx, network, heads.Latest); err != nil {
+			return Block{}, err
 		}
 	} else if blocks, last, err := w.Client.Blocks(ctx, cursor.Block); err != nil {
 		return Block{}, err
 	} else if last.Number < min(cursor.Block, heads.Latest.Number) {
 		return Block{}, w.Client.failed("has nodes of which one is behind", "it is read again by itself")
 	} else if blocks[0] == nil || blocks[0].Hash != cursor.Hash {
-		next = w.restart(cursor, heads.Final)
+		if next, err = w.restart(ctx, network, cursor, heads.Final); err != nil {
+			return Block{}, err
+		}
 		w.Log.WarnContext(ctx, "the chain was reorganized, reading it again", "network", network, "block", cursor.Block, "from", next)
 		if w.Reorganized != nil {
 			if err := w.Reorganized(ctx); err != nil {

@@ -250,25 +250,44 @@ func TestReorganizations(t *testing.T) {
 }
 
 // TestReorganizationAfterTheStart checks that a reorganization makes no transfer a deposit that
-// is before the first block to read.
+// is before the first block to read, whether it is configured or the last block at the
+// first start. A process that stopped before its first cursor has begun already.
 func TestReorganizationAfterTheStart(t *testing.T) {
 	t.Parallel()
-	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
-		w := watch(t, db)
-		w.proxy.Give(t, luckys, 9, "early")
-		parent := w.head()
-		w.proxy.Commit()
-		h, err := w.watcher.Client.Heads(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.watcher.Start = int64(h.Latest.Number) //nolint:gosec // small
-		w.pass()
-		w.reorg(parent, false)
-		w.proxy.Give(t, luckys, 5, "one")
-		w.pass()
-		w.want(5, chain.Safe)
-	})
+	for name, configured := range map[string]bool{"configured": true, "the last block": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+				w := watch(t, db)
+				w.proxy.Give(t, luckys, 9, "early")
+				parent := w.head()
+				w.proxy.Commit()
+				w.watcher.Start = -1
+				if configured {
+					h, err := w.watcher.Client.Heads(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					w.watcher.Start = int64(h.Latest.Number) //nolint:gosec // small
+				}
+				w.pass()
+				w.reorg(parent, false)
+				w.proxy.Give(t, luckys, 5, "one")
+				w.pass()
+				w.want(5, chain.Safe)
+				if configured {
+					return
+				}
+				if _, err := db.ExecContext(t.Context(), "delete from chain_cursors where network = 'dev'"); err != nil {
+					t.Fatal(err)
+				}
+				w.proxy.Give(t, luckys, 3, "two")
+				w.proxy.Commit()
+				w.pass()
+				w.want(8, chain.Safe, chain.Safe)
+			})
+		})
+	}
 }
 
 // onAnotherFork is a node that says another hash for a block, while lies is set.
