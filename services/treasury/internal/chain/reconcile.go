@@ -49,8 +49,10 @@ type ReconcileStore interface {
 	Wallets(ctx context.Context) (map[common.Address]wallet.Owner, error)
 	// Books returns the books of an agent. Errors: NotFound.
 	Books(ctx context.Context, network, agent string) (Books, error)
-	// Freeze stores that an agent's books differ from the chain, unless it is frozen.
-	Freeze(ctx context.Context, network, agent string, difference api.Micros, block uint64, at int64) error
+	// Freeze stores that an agent's books, of which accepted is accepted, differ from the
+	// chain, and reports whether it did. It does nothing if the agent is frozen, or if an
+	// operator has accepted a difference since the books were read.
+	Freeze(ctx context.Context, network, agent string, accepted, difference api.Micros, block uint64, at int64) (bool, error)
 }
 
 // Reconciler compares the USDC of the ledger with the token's balances at one block. A
@@ -158,7 +160,7 @@ func (r *Reconciler) compare(ctx context.Context, at Block, agent string, wallet
 	if a.Frozen || now.Sub(s.since) < r.Grace {
 		return a, nil
 	}
-	if err := r.Store.Freeze(ctx, network, agent, a.Difference, at.Number, now.UnixMicro()); err != nil {
+	if made, err := r.Store.Freeze(ctx, network, agent, b.Accepted, a.Difference, at.Number, now.UnixMicro()); err != nil || !made {
 		return a, err
 	}
 	a.Frozen = true

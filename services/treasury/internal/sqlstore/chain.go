@@ -154,11 +154,16 @@ func (s *Store) FrozenAgents(ctx context.Context, network string) (n int, err er
 }
 
 // Freeze implements [chain.ReconcileStore].
-func (s *Store) Freeze(ctx context.Context, network, agent string, difference api.Micros, block uint64, at int64) error {
-	_, err := s.db.ExecContext(ctx, `insert into chain_freezes (agent, network, difference, block, since, resolved_at, accepted, note) values ($1, $2, $3, $4, $5, 0, 0, '')
-		on conflict (agent, network) do update set difference = $3, block = $4, since = $5, resolved_at = 0 where chain_freezes.resolved_at > 0`,
-		agent, network, difference, int64(block), at) //nolint:gosec // a number of a block
-	return err
+func (s *Store) Freeze(ctx context.Context, network, agent string, accepted, difference api.Micros, block uint64, at int64) (bool, error) {
+	res, err := s.db.ExecContext(ctx, `insert into chain_freezes (agent, network, difference, block, since, resolved_at, accepted, note) values ($1, $2, $3, $4, $5, 0, 0, '')
+		on conflict (agent, network) do update set difference = $3, block = $4, since = $5, resolved_at = 0
+		where chain_freezes.resolved_at > 0 and chain_freezes.accepted = $6`,
+		agent, network, difference, int64(block), at, accepted) //nolint:gosec // a number of a block
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
 }
 
 // Resolve accepts the difference of a frozen agent. A repeated call, with the same note,

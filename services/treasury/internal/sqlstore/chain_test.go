@@ -549,6 +549,64 @@ func TestReconcileFreezes(t *testing.T) {
 	})
 }
 
+// resolved is a store in which another replica freezes an agent, and an operator accepts the
+// difference, after the books of the agent are read.
+type resolved struct {
+	*sqlstore.Store
+
+	resolve func() // nil: not this time
+}
+
+func (s *resolved) Books(ctx context.Context, network, agent string) (chain.Books, error) {
+	b, err := s.Store.Books(ctx, network, agent)
+	if s.resolve != nil {
+		s.resolve()
+	}
+	return b, err
+}
+
+// TestFreezeAfterResolve checks that a difference that was accepted is not frozen again by a
+// replica that has read the books before.
+func TestFreezeAfterResolve(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		w := watch(t, db)
+		ctx := t.Context()
+		store := &resolved{Store: w.store}
+		r := &chain.Reconciler{Client: w.watcher.Client, Store: store, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+		run := func() {
+			t.Helper()
+			report, err := r.Run(ctx, w.pass(), "")
+			if err != nil || len(report.Accounts) != 1 || report.Accounts[0].Frozen {
+				t.Errorf("got %+v, %v, want an agent that is not frozen", report, err)
+			}
+		}
+		w.proxy.Give(t, luckys, 10, "one")
+		w.pass()
+		if _, err := w.ledger.Hold(ctx, ledger.HoldRequest{ID: "h", Agent: "lucky", Asset: api.USDC, Amount: 4, ExpiresAt: time.Now().Add(time.Hour).UnixMicro()}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.ledger.Settle(ctx, ledger.SettleRequest{ID: "h", Amount: 4, Payee: ledger.PayeeUSDC(luckys.Hex())}); err != nil {
+			t.Fatal(err)
+		}
+		run() // the difference is seen once
+		store.resolve = func() {
+			store.resolve = nil
+			if made, err := w.store.Freeze(ctx, "dev", "lucky", 0, -4, 1, 1); err != nil || !made {
+				t.Fatalf("freeze: got %t, %v", made, err)
+			}
+			if err := w.store.Resolve(ctx, "dev", "lucky", "a test", 2); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run()
+		run()
+		if f, err := w.store.Frozen(ctx, "dev", "lucky"); err != nil || f.Active() || f.Accepted != -4 {
+			t.Errorf("freeze: got %+v, %v, want -4 accepted", f, err)
+		}
+	})
+}
+
 // TestLongDifference checks that the reconciliation of all agents goes on while one is
 // frozen for more blocks than a provider searches in one request.
 func TestLongDifference(t *testing.T) {
