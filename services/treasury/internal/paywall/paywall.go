@@ -132,11 +132,14 @@ const (
 	maxAnswer  = 1 << 20
 )
 
-// claimTime is how long a claim lasts. It must be longer than a handler and a settlement
-// take together; a handler's context ends before.
+// claimTime is how long a claim lasts, and workTime how long its visit works: a facilitator
+// that another program runs, a search on the chain and a handler may take longer together.
+// The rest is for storing the outcome, so that no visit changes a use that another one has
+// claimed.
 const (
 	handlerTime = 60 * time.Second
 	claimTime   = handlerTime + facilitator.SettleTime + 30*time.Second
+	workTime    = claimTime - 15*time.Second
 )
 
 // Paid is the payment of a request, for its handler.
@@ -267,7 +270,8 @@ func (v *visit) serve() string {
 		return OutcomeBusy
 	}
 	// From here the work is finished even if the client disconnects: it has paid.
-	ctx := context.WithoutCancel(v.r.Context())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.r.Context()), workTime)
+	defer cancel()
 	if before.State != "" {
 		v.repeated = true
 		v.use.State, v.use.Transaction, v.use.Answer = before.State, before.Transaction, before.Answer
@@ -353,7 +357,7 @@ func (v *visit) settle(ctx context.Context, next State) (outcome string, ok bool
 	if next == Done {
 		v.use.Until = v.confirmed()
 	}
-	if err := v.o.Store.SaveUse(ctx, v.use); err != nil {
+	if err := v.o.Store.SaveUse(context.WithoutCancel(ctx), v.use); err != nil {
 		v.refuse(v.w, 0, unknown(ctx, v.o.Log, err))
 		return OutcomeUnknown, false
 	}

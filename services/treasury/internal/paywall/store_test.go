@@ -204,6 +204,79 @@ func TestFacilitatorWithoutTransaction(t *testing.T) {
 	})
 }
 
+// deadlines is a facilitator and a store that compare the deadlines of a visit with the end
+// of its claim.
+type deadlines struct {
+	paywall.Store
+
+	t       *testing.T
+	until   time.Time // of the claim
+	checked []string
+	settled int
+}
+
+func (d *deadlines) ClaimUse(ctx context.Context, u paywall.Use) (paywall.Use, bool, error) {
+	d.until = time.UnixMicro(u.Until)
+	return d.Store.ClaimUse(ctx, u)
+}
+
+func (d *deadlines) check(ctx context.Context, step string) {
+	d.checked = append(d.checked, step)
+	if end, ok := ctx.Deadline(); !ok || !end.Before(d.until) {
+		d.t.Errorf("%s: it may take until %s, and the claim ends at %s", step, end, d.until)
+	}
+}
+
+func (d *deadlines) Verify(ctx context.Context, _ x402.Order) (x402.Verdict, error) {
+	d.check(ctx, "verify")
+	return x402.Verdict{Valid: true}, nil
+}
+
+func (d *deadlines) Settle(ctx context.Context, _ x402.Order) (x402.Receipt, error) {
+	d.check(ctx, "settle")
+	if d.settled++; d.settled == 1 {
+		return x402.Receipt{}, api.Errorf(api.Unavailable, "no answer")
+	}
+	return x402.Receipt{Reason: x402.NonceUsed}, nil
+}
+
+// TestWorkEndsBeforeItsClaim checks that each step of a visit ends before another visit can
+// claim the payment: a visit that continues after the end of its claim would drop the use of
+// the other one.
+func TestWorkEndsBeforeItsClaim(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, s *shop) {
+		for first, want := range map[api.Micros]string{0: "settle, settle, search, handler", api.Dollar: "verify, handler, settle, settle, search"} {
+			d := &deadlines{Store: s.store, t: t}
+			wall := paywall.New(paywall.Options{
+				Facilitator: d, Store: d, Log: slog.New(slog.DiscardHandler), Now: time.Now, SettleFirst: first,
+				Transferred: func(ctx context.Context, _ x402.Authorization) (string, error) {
+					d.check(ctx, "search")
+					return "0x1", nil
+				},
+			})
+			price := func(*http.Request) (x402.Price, error) { return s.price(""), nil }
+			h := wall.Protect(price, host.WriteError, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				d.check(r.Context(), "handler")
+				_, _ = io.WriteString(w, "sunny")
+			}))
+			p := s.payer.Pay(t, x402.Price{Terms: s.price("").Terms, Resource: x402.Resource{URL: "http://example.com/"}}, x402.V2, nil)
+			field, value := p.Header()
+			for _, want := range []int{http.StatusServiceUnavailable, http.StatusOK} {
+				r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://example.com/", nil)
+				r.Header.Set(field, value)
+				rec := httptest.NewRecorder()
+				if h(rec, r); rec.Code != want {
+					t.Errorf("got %d %s, want %d", rec.Code, rec.Body, want)
+				}
+			}
+			if got := strings.Join(d.checked, ", "); got != want {
+				t.Errorf("got the steps %s, want %s", got, want)
+			}
+		}
+	})
+}
+
 // TestConfirms checks that a sale is confirmed when its authorization has ended, again
 // after an error, and then not any more.
 func TestConfirms(t *testing.T) {
