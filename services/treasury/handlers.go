@@ -186,17 +186,32 @@ func (h *handlers) signMessage(ctx context.Context, m api.SignMessage) (api.Sign
 	return api.Signature{From: s.From, Signature: s.Signature}, err
 }
 
+// sweepLead is how long a hold that expired before treasury started stays active after the
+// start. A hold can be settled until it is released: the services that could not settle
+// theirs in the meantime repeat it every 2 s.
+const sweepLead = 15 * time.Second
+
 // sweep periodically releases expired holds. A failed sweep is repeated by the next one.
 func (h *handlers) sweep(ctx context.Context) error {
+	started := h.now()
 	for ctx.Err() == nil {
-		n, err := h.ledger.Expire(ctx)
-		if err != nil && ctx.Err() == nil {
-			h.log.WarnContext(ctx, "expired holds not released, retrying", "err", err)
-		}
-		if n > 0 {
-			h.log.InfoContext(ctx, "holds expired", "count", n)
-		}
+		h.expire(ctx, started)
 		_ = wait.For(ctx, h.cfg.Sweep) // the loop ends with ctx
 	}
 	return nil
+}
+
+// expire releases the expired holds of a treasury that started at a time; see [sweepLead].
+func (h *handlers) expire(ctx context.Context, started time.Time) {
+	after := started.UnixMicro()
+	if h.now().Sub(started) >= sweepLead {
+		after = 0
+	}
+	n, err := h.ledger.Expire(ctx, after)
+	if err != nil && ctx.Err() == nil {
+		h.log.WarnContext(ctx, "expired holds not released, retrying", "err", err)
+	}
+	if n > 0 {
+		h.log.InfoContext(ctx, "holds expired", "count", n)
+	}
 }

@@ -209,7 +209,7 @@ func TestOrderAfterADayOffline(t *testing.T) {
 					t.Fatalf("got %v, want Unavailable", err)
 				}
 				b.wait(orderLife + time.Hour)
-				if n, err := b.ledger.Expire(ctx); n != 1 || err != nil {
+				if n, err := b.ledger.Expire(ctx, 0); n != 1 || err != nil {
 					t.Fatalf("expire: got %d, %v", n, err)
 				}
 				b.has(t, 100*api.Dollar, 0)
@@ -257,7 +257,7 @@ func TestLateHoldExpires(t *testing.T) {
 				}
 			}
 			b.wait(orderLife + time.Hour)
-			if n, err := b.ledger.Expire(ctx); n != 1 || err != nil {
+			if n, err := b.ledger.Expire(ctx, 0); n != 1 || err != nil {
 				t.Fatalf("expire: got %d, %v", n, err)
 			}
 		}
@@ -339,6 +339,35 @@ func TestDomainOfAnotherOrder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestHoldsThatExpiredBeforeTheStart checks that a hold that expired while treasury did not
+// run can still be settled after the start, and is released when nothing settles it.
+func TestHoldsThatExpiredBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	sqldbtest.Each(t, sqlstore.Migrations(), func(t *testing.T, db *sqldb.DB) {
+		b, ctx := newBureau(t, db, conwaytest.Start(t, 100_000)), t.Context()
+		hold := func(id string, life time.Duration) {
+			t.Helper()
+			if _, err := b.ledger.Hold(ctx, ledger.HoldRequest{ID: id, Agent: "lucky", Amount: api.Dollar, ExpiresAt: b.clock().Add(life).UnixMicro()}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold("settled", time.Minute)
+		hold("left", time.Minute)
+		b.wait(time.Hour)
+		started := b.clock()
+		hold("later", time.Second)
+		b.wait(2 * time.Second)
+		b.expire(ctx, started) // "later" only
+		b.has(t, 98*api.Dollar, 2*api.Dollar)
+		if _, err := b.ledger.Settle(ctx, ledger.SettleRequest{ID: "settled", Amount: api.Dollar, Payee: provider}); err != nil {
+			t.Errorf("settled after the start: %v", err)
+		}
+		b.wait(sweepLead)
+		b.expire(ctx, started)
+		b.has(t, 99*api.Dollar, 0)
+	})
 }
 
 // TestReturnedSandbox checks that a sandbox that was given back is kept with its agent, also

@@ -123,11 +123,12 @@ func (l *Ledger) Transfer(ctx context.Context, r TransferRequest) (Transaction, 
 // expireAtOnce is the most holds that one operation of [Ledger.Expire] releases.
 const expireAtOnce = 256
 
-// Expire releases the active holds whose time has passed and returns their number.
-// Replicas may call it concurrently.
-func (l *Ledger) Expire(ctx context.Context) (int, error) {
+// Expire releases the active holds whose time has passed later than after, in Unix
+// microseconds (0: all of them), and returns their number. Replicas may call it
+// concurrently.
+func (l *Ledger) Expire(ctx context.Context, after int64) (int, error) {
 	for total := 0; ; {
-		ids, err := l.store.Due(ctx, l.opts.Now().UnixMicro(), expireAtOnce)
+		ids, err := l.store.Due(ctx, after, l.opts.Now().UnixMicro(), expireAtOnce)
 		if err != nil || len(ids) == 0 {
 			return total, err
 		}

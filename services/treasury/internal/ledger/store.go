@@ -39,9 +39,9 @@ type Store interface {
 	// Approvals lists requests, the latest first.
 	Approvals(ctx context.Context, agent string, status api.ApprovalStatus, limit int) ([]Approval, error)
 
-	// Due returns the ids of at most limit active holds that expire at or before at, in
-	// Unix microseconds.
-	Due(ctx context.Context, at int64, limit int) ([]string, error)
+	// Due returns the ids of at most limit active holds that expire later than after, and at
+	// or before at. Both are in Unix microseconds.
+	Due(ctx context.Context, after, at int64, limit int) ([]string, error)
 
 	// Transactions lists the transactions of an agent ("": of all) after a sequence
 	// number, in order.

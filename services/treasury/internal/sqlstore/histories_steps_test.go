@@ -98,7 +98,7 @@ func (h *history) step(kind string) step {
 		return step{func() error { _, err := p.Give(ctx, r); return err }, func() (api.Code, []string) { return m.give(r) }}
 	case "expire":
 		h.pass(int64(h.micros("seconds")) * rapid.SampledFrom([]int64{1, 1, 1, 1, 90, 1800}).Draw(h.t, "times"))
-		return step{func() error { _, err := p.Expire(ctx); return err }, plainly(func() api.Code { m.expire(); return "" })}
+		return step{func() error { _, err := p.Expire(ctx, 0); return err }, plainly(func() api.Code { m.expire(); return "" })}
 	case "purchase":
 		r := ledger.PurchaseRequest{Hold: h.id("h"), Agent: h.agent(), USDC: h.micros("amount"), Credits: h.micros("credits")}
 		return step{func() error { _, err := p.Purchase(ctx, r); return err }, plainly(func() api.Code { return m.purchase(r) })}

@@ -70,9 +70,9 @@ func (c *crashing) Transaction(ctx context.Context, id string) (t ledger.Transac
 	return t, err
 }
 
-func (c *crashing) Due(ctx context.Context, at int64, limit int) (ids []string, err error) {
+func (c *crashing) Due(ctx context.Context, after, at int64, limit int) (ids []string, err error) {
 	err = c.step(func() (err error) {
-		ids, err = c.Store.Due(ctx, at, limit)
+		ids, err = c.Store.Due(ctx, after, at, limit)
 		return err
 	})
 	return ids, err

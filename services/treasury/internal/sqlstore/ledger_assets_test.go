@@ -117,7 +117,7 @@ func usdcPayments(t *testing.T, open func() ledger.Store) {
 		t.Errorf("active holds: got %+v, %v, want late with 750 of USDC and think with 600 credits available", active, err)
 	}
 	c.advance(2 * time.Minute)
-	if n, err := b.Expire(ctx); err != nil || n != 2 {
+	if n, err := b.Expire(ctx, 0); err != nil || n != 2 {
 		t.Errorf("expire: got %d, %v, want 2", n, err)
 	}
 	wantAll(t, b, "lucky", ledger.Balance{Available: 700, USDC: 800})

@@ -136,7 +136,7 @@ func randomOperations(t *testing.T, open func() ledger.Store) {
 				step := time.Duration(amount.Draw(t, "seconds")) * time.Second
 				c.advance(step)
 				m.now += step.Microseconds()
-				_, err = b.Expire(ctx)
+				_, err = b.Expire(ctx, 0)
 				for id, h := range m.holds {
 					if h.Status == api.HoldActive && h.ExpiresAt <= m.now {
 						code = m.end(id, api.HoldExpired, 0)

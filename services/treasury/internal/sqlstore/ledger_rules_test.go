@@ -205,7 +205,7 @@ func expiry(t *testing.T, open func() ledger.Store) {
 			t.Fatalf("hold: %v", err)
 		}
 	}
-	if n, err := b.Expire(ctx); n != 0 || err != nil {
+	if n, err := b.Expire(ctx, 0); n != 0 || err != nil {
 		t.Fatalf("expire at once: got %d, %v, want none", n, err)
 	}
 	c.advance(10 * time.Second) // the first ten are due, the tenth exactly at this time
@@ -214,7 +214,7 @@ func expiry(t *testing.T, open func() ledger.Store) {
 	results := make(chan int, 2)
 	for _, b := range []*ledger.Ledger{b, other} {
 		go func() {
-			n, err := b.Expire(ctx)
+			n, err := b.Expire(ctx, 0)
 			if err != nil {
 				t.Errorf("expire: %v", err)
 			}

@@ -64,7 +64,7 @@ func undone(t *testing.T, open func() ledger.Store) {
 		_, err := reopen(b, tt.hold, tt.as)
 		wantRefused(t, what, err, tt.code, "")
 	}
-	if _, err := b.Expire(ctx); err != nil {
+	if _, err := b.Expire(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
 	wantSound(t, other)

@@ -283,7 +283,7 @@ func TestLimitsRandomly(t *testing.T) {
 					}
 					for n := 1; n > 0; {
 						var err error
-						if n, err = b.Expire(ctx); err != nil {
+						if n, err = b.Expire(ctx, 0); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -152,11 +152,11 @@ func (s *older) Spent(ctx context.Context, agent, turn, category string) (paid, 
 	return paid, held, err
 }
 
-func (s *older) Due(ctx context.Context, at int64, limit int) ([]string, error) {
+func (s *older) Due(ctx context.Context, after, at int64, limit int) ([]string, error) {
 	ids, err := sqldb.All(ctx, s.db, func(row sqldb.Scanner) (id string, err error) {
 		err = row.Scan(&id)
 		return id, err
-	}, "select id from holds where status = 'active' and expires_at <= $1 order by expires_at limit $2", at, limit)
+	}, "select id from holds where status = 'active' and expires_at > $1 and expires_at <= $2 order by expires_at limit $3", after, at, limit)
 	return ids, err
 }
 
