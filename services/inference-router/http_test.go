@@ -736,6 +736,49 @@ func TestSurfaceUnsettled(t *testing.T) {
 	}
 }
 
+// TestSurfaceUnsettledHoldExpires checks that an answer is settled later although its hold has
+// expired before treasury could be reached again.
+func TestSurfaceUnsettledHoldExpires(t *testing.T) {
+	t.Parallel()
+	s := answering(t, func(_ int64, out raw, _ *http.Request) { out.events(chunkText("the answer"), chunkStop, chunkDone) })
+	b := newBooks()
+	b.refuseSettlements()
+	w := withBalances(t, paidBy(t, b, s.url, nil))
+	status, body := post(t, w, "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"hi"}]}`, "Anima-Agent", "lucky")
+	if status != http.StatusOK || !strings.Contains(body, "the answer") {
+		t.Fatalf("got %d %s, want the answer", status, body)
+	}
+	settled := make(chan api.Settle, 8)
+	first := true
+	b.mu.Lock()
+	for _, h := range b.holds {
+		h.Status = api.HoldExpired
+	}
+	b.refuse = func(m api.Message) error {
+		switch m := m.(type) {
+		case api.Hold:
+			if first { // the pass after it is successful
+				first = false
+				return api.Errorf(api.Unavailable, "not now")
+			}
+		case api.Settle:
+			if strings.Contains(m.ID, "/late") {
+				settled <- m
+			}
+		}
+		return nil
+	}
+	b.mu.Unlock()
+	select {
+	case m := <-settled:
+		if m.Amount <= 0 {
+			t.Errorf("settled with %s, want the cost of the call", m.Amount)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the call was not settled")
+	}
+}
+
 // TestSurfaceSpentKey checks that the official clients do not repeat a request whose key has
 // no attempts left.
 func TestSurfaceSpentKey(t *testing.T) {

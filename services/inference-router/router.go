@@ -404,6 +404,7 @@ type handlers struct {
 	recorder    recorder
 	settler     settler
 	unsure      unsure
+	unpaid      unpaid
 	working     working
 	questions   *questions
 	hedges      hedges

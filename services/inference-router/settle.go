@@ -3,7 +3,11 @@ package router
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
@@ -67,15 +71,22 @@ func (h *handlers) hold(ctx context.Context, point failpoint.Point, m api.Hold) 
 // see [settler.settle]. It is idempotent. If treasury fails and the caller does not
 // retry, [handlers.settleLeftovers] settles the call.
 func (h *handlers) settle(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
+	funds, err := h.settleStored(ctx, p)
+	if err != nil {
+		h.unpaid.add(p.Hold)
+		h.signalUnsettled()
+	}
+	return funds, err
+}
+
+// settleStored is [handlers.settle] without another attempt.
+func (h *handlers) settleStored(ctx context.Context, p sqlstore.StoredCall) (*api.Funds, error) {
 	funds, err := h.pay(ctx, p, p.Hold)
 	if api.CodeOf(err) == api.Conflict && p.Call.Cost > 0 {
 		if _, lost, ferr := h.store.FailedByHold(ctx, p.Hold); ferr == nil && lost {
 			return nil, nil // another replica took this attempt for lost and paid the whole hold
 		}
 		funds, err = h.settleLate(ctx, p)
-	}
-	if err != nil {
-		h.signalUnsettled()
 	}
 	if funds != nil {
 		h.tiers.set(p.Call.Agent, funds.Tier, h.now())
@@ -134,7 +145,8 @@ func (h *handlers) endFailed(ctx context.Context, f sqlstore.FailedAttempt) erro
 }
 
 // settleLeftovers settles active holds of stored calls, failed attempts and lost attempts,
-// which a crash or an unavailable treasury left. It runs a pass when the service starts,
+// which a crash or an unavailable treasury left, and the stored calls whose settlement has
+// failed in this process. It runs a pass when the service starts,
 // after each signal of [handlers.signalUnsettled], and every [sweepEvery]. A pass that
 // fails is repeated after 2 s.
 func (h *handlers) settleLeftovers(ctx context.Context) error {
@@ -164,7 +176,59 @@ func (h *handlers) settleOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(h.sweep(ctx, holds.Holds), h.releaseUnsure(ctx))
+	return errors.Join(h.sweep(ctx, holds.Holds), h.settleUnpaid(ctx), h.releaseUnsure(ctx))
+}
+
+// unpaid holds the ids of the holds of stored calls whose settlement failed in this process.
+// Such a hold may expire before treasury can be reached again: then it is in no list, and
+// the caller does not repeat a call over HTTP whose answer it has. The zero value is ready
+// to use.
+type unpaid struct {
+	mu  sync.Mutex
+	ids map[string]bool
+}
+
+func (u *unpaid) add(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.ids == nil {
+		u.ids = map[string]bool{}
+	}
+	u.ids[id] = true
+}
+
+func (u *unpaid) remove(id string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.ids, id)
+}
+
+func (u *unpaid) all() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return slices.Sorted(maps.Keys(u.ids))
+}
+
+// settleUnpaid settles the stored calls of unpaid. One whose agent has not enough credits is
+// left to the next pass, and one that cannot be settled is forgotten.
+func (h *handlers) settleUnpaid(ctx context.Context) error {
+	var faults []error
+	for _, hold := range h.unpaid.all() {
+		p, found, err := h.store.FindByHold(ctx, hold)
+		if err == nil && found {
+			_, err = h.settleStored(ctx, p)
+		}
+		switch code := api.CodeOf(err); {
+		case err == nil:
+			h.unpaid.remove(hold)
+		case code == api.Conflict, code == api.Invalid, code == api.NotFound:
+			h.unpaid.remove(hold)
+			h.log.ErrorContext(ctx, "stored call cannot be settled", "hold", hold, "err", err)
+		case code != api.Denied:
+			faults = append(faults, fmt.Errorf("settle %s: %w", hold, err))
+		}
+	}
+	return errors.Join(faults...)
 }
 
 // settleHold ends the hold of a stored call or of a stored failed attempt. It returns
