@@ -72,6 +72,7 @@ func TestEveryRouteAsksForTheToken(t *testing.T) {
 	t.Parallel()
 	guarded, public := registeredRoutes(t)
 	want := []string{
+		"/anthropic/", // no route: its error has the form of the protocol
 		"DELETE /v1/auth/api-keys/{id}", "GET /.well-known/agent-card.json", "GET /pay/{usd}/{address}", "GET /v1/auth/api-keys", "GET /v1/messages/count", "GET /x402/supported",
 		"POST /v1/auth/api-keys", "POST /v1/auth/nonce", "POST /v1/auth/verify", "POST /v1/automatons/register", "POST /v1/messages", "POST /v1/messages/poll",
 	}
