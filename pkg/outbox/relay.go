@@ -25,6 +25,10 @@ const (
 	// batchRows is the number of rows that are read together. They are published before they
 	// are deleted together.
 	batchRows = 256
+	// maxPublished is the maximum number of published rows that are not deleted. Each is a
+	// parameter of the statements that read and delete; SQLite accepts 32,766 parameters,
+	// Postgres 65,535. It is a power of four: see [list].
+	maxPublished = 4096
 	// linger is the time that published rows of SQLite wait so that several are deleted
 	// together. Each deletion is a durable write. On other databases rows are deleted at
 	// once, because other replicas would publish waiting rows again.
@@ -135,11 +139,16 @@ type row struct {
 
 // relay publishes all rows. If the stream refuses a message, the later messages of its
 // subject stay in the outbox, because they must not overtake it. Other subjects are not
-// affected.
+// affected. While maxPublished rows cannot be deleted, no further ones are published.
 func (r *Relay) relay(ctx context.Context) error {
 	var blocked []string
 	var refused error
 	for {
+		if len(r.published) > maxPublished-batchRows {
+			if err := r.remove(ctx); err != nil {
+				return errors.Join(refused, err)
+			}
+		}
 		rows, err := r.read(ctx, blocked)
 		if err != nil || len(rows) == 0 {
 			return errors.Join(refused, err)
