@@ -12,10 +12,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/bus"
+	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/embednats"
 	"github.com/anima-run/anima/pkg/host"
 	"github.com/anima-run/anima/services/treasury"
@@ -131,9 +133,18 @@ func treasuryFile(dir string) string {
 	return filepath.Join(dir, treasury.Service.Name, treasury.Service.Name+".db")
 }
 
+// opening is the number of bytes that must be free to check a data folder: nats-server and
+// SQLite write files beside the streams and the databases when they open them.
+const opening = disk.MiB
+
 // stopped checks a data folder that no running anima uses. failed is the error of the
 // connection: the lock of the streams shows whether an anima runs that refused it.
 func (d *doctor) stopped(ctx context.Context, dir string, cfg host.Config, failed error) error {
+	if err := disk.Write(dir, opening); errors.Is(err, syscall.ENOSPC) {
+		d.ok("anima", "none was reached on %s", dir)
+		d.fault("stores", "free space on the disk, then run the command again", "the streams and databases are not checked, because the disk has no space to open them: %v", err)
+		return nil
+	}
 	at := filepath.Join(dir, "nats")
 	_, missing := os.Stat(at)
 	var server *embednats.Server

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"syscall"
@@ -10,6 +11,7 @@ import (
 	"github.com/anima-run/anima/pkg/api"
 	"github.com/anima-run/anima/pkg/disk"
 	"github.com/anima-run/anima/pkg/disk/disktest"
+	"github.com/anima-run/anima/pkg/host"
 )
 
 // ready waits until the readiness probe answers with the status, and returns its body.
@@ -65,6 +67,44 @@ func TestStartOnAFullDisk(t *testing.T) {
 		m.fails(exitUnavailable, "", []string{"up"}, "the disk of the data folder is full", "free space on it")
 		free()
 		m.up()
+	})
+}
+
+// TestDoctorOnAFullDisk checks that the doctor advises to free space if a full disk prevents
+// the checks of a folder that no anima uses.
+func TestDoctorOnAFullDisk(t *testing.T) {
+	t.Parallel()
+	disktest.Run(t, 128*disk.MiB, func(t *testing.T, dir string) {
+		m := newMachine(t)
+		m.env["HOME"] = dir
+		m.up().stop()
+		free := disktest.Fill(t, dir)
+		findings := func() []host.Finding {
+			t.Helper()
+			var out, errs bytes.Buffer
+			run(t.Context(), []string{"doctor", "-o", "json"}, m.app(nil, &out, &errs))
+			var all []host.Finding
+			if err := json.Unmarshal(out.Bytes(), &all); err != nil {
+				t.Fatalf("%v: %s %s", err, &out, &errs)
+			}
+			return all
+		}
+		stores := false
+		for _, f := range findings() {
+			stores = stores || f.Check == "stores"
+			if f.Level == host.LevelFault && !strings.Contains(f.Next, "free space") {
+				t.Errorf("on a full disk: %+v, want the advice to free space", f)
+			}
+		}
+		if !stores {
+			t.Error("no finding says that the stores are not checked")
+		}
+		free()
+		for _, f := range findings() {
+			if f.Level == host.LevelFault {
+				t.Errorf("with space again: %+v", f)
+			}
+		}
 	})
 }
 
