@@ -22,7 +22,7 @@ import (
 // Config holds the settings of the service.
 type Config struct {
 	Lease   time.Duration `env:"lease" help:"how long the lease of the clock is valid: after a crash of its holder, another replica fires due entries when the lease has expired; at least 1s"`
-	History time.Duration `env:"history" help:"how long the history of ticks is kept"`
+	History time.Duration `env:"history" help:"how long the history of ticks is kept, and so the ids of requests to run an entry; at least 1h"`
 	Topups  time.Duration `env:"topup_every" help:"how often treasury is asked to buy credits for agents that are critical or dead; at least 1s"`
 }
 
@@ -30,6 +30,9 @@ type Config struct {
 func (c *Config) Validate() error {
 	if c.Lease < bus.MinTTL {
 		return fmt.Errorf("ANIMA_HEARTBEAT_LEASE is %s: use at least %s", c.Lease, bus.MinTTL)
+	}
+	if c.History < time.Hour {
+		return fmt.Errorf("ANIMA_HEARTBEAT_HISTORY is %s: use at least 1h", c.History)
 	}
 	if c.Topups < time.Second {
 		return fmt.Errorf("ANIMA_HEARTBEAT_TOPUP_EVERY is %s: use at least 1s", c.Topups)

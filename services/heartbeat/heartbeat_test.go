@@ -596,3 +596,24 @@ func TestAgentsAreKnown(t *testing.T) {
 	alone(change("now", 1, api.StateSleeping))
 	want("now")
 }
+
+// TestConfig checks that settings which cannot work are refused by their names.
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	valid := heartbeat.Config{Lease: time.Second, History: time.Hour, Topups: time.Second}
+	if err := valid.Validate(); err != nil {
+		t.Errorf("the smallest values: %v", err)
+	}
+	for name, change := range map[string]func(*heartbeat.Config){
+		"ANIMA_HEARTBEAT_LEASE is 0s":               func(c *heartbeat.Config) { c.Lease = 0 },
+		"ANIMA_HEARTBEAT_HISTORY is 0s":             func(c *heartbeat.Config) { c.History = 0 },
+		"ANIMA_HEARTBEAT_HISTORY is -1h0m0s":        func(c *heartbeat.Config) { c.History = -time.Hour },
+		"ANIMA_HEARTBEAT_TOPUP_EVERY is 999.999ms:": func(c *heartbeat.Config) { c.Topups = time.Second - time.Microsecond },
+	} {
+		c := valid
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("got %v, want an error that says %q", err, name)
+		}
+	}
+}
