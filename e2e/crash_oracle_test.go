@@ -427,7 +427,7 @@ func (o *oracle) announced(l life) {
 	}
 	states := o.changes(l)
 	for i, c := range states {
-		if c.Seq != int64(i+1) || i > 0 && c.Previous != states[i-1].State {
+		if c.Seq != states[0].Seq+int64(i) || i > 0 && c.Previous != states[i-1].State {
 			o.fault("%s: change %d of its state is %d, from %s to %s, after %s", who, i+1, c.Seq, c.Previous, c.State, states[max(0, i-1)].State)
 		}
 	}

@@ -82,7 +82,7 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		Apply: func(ctx context.Context, tx *sqldb.Tx, all []api.AgentChanged) (func(context.Context), error) {
 			return h.agentsChanged(ctx, store, tx, all)
 		},
-		Urgent: func(m api.AgentChanged) bool { return m.Seq == 1 }, // a new agent: its creator may set a schedule next
+		Urgent: func(m api.AgentChanged) bool { return m.Previous == api.StateSetup }, // a new agent: its creator may wake it next
 	}
 	return env.Serve(ctx,
 		bus.On(h.messageReceived, bus.ConsumerOptions{Workers: 16, MaxDeliver: -1}),

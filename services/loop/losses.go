@@ -14,16 +14,16 @@ import (
 // lostWhy is the error of a run whose journal or command was lost.
 const lostWhy = "its journal or its place in the queue was lost, and the operator accepted the loss: what it did last is not known"
 
-// settleLosses ends the runs that had begun when a store was lost and the operator
-// accepted the loss. It is idempotent and repeated after a crash. Runs that have begun
-// since then continue.
+// settleLosses announces the agents again and ends the runs that had begun when a store was
+// lost and the operator accepted the loss. It is idempotent and repeated after a crash. Runs
+// that have begun since then continue.
 func (h *handlers) settleLosses(ctx context.Context, db *sqldb.DB) error {
 	for {
 		err := h.settleOnce(ctx, db)
 		if err == nil || ctx.Err() != nil {
 			return nil //nolint:nilerr // the service is stopping
 		}
-		h.log.WarnContext(ctx, "runs of an accepted loss not ended, retrying", "err", err)
+		h.log.WarnContext(ctx, "accepted loss not processed, retrying", "err", err)
 		if wait.For(ctx, time.Second) != nil {
 			return nil
 		}
@@ -43,6 +43,14 @@ func (h *handlers) settleOnce(ctx context.Context, db *sqldb.DB) error {
 	}
 	if until == 0 {
 		return nil
+	}
+	renumbered, err := h.store.Renumber(ctx, until)
+	if err != nil {
+		return err
+	}
+	if renumbered > 0 {
+		h.relay.Wake()
+		h.log.WarnContext(ctx, "agents announced again because of an accepted loss", "count", renumbered)
 	}
 	begun, err := h.store.Unfinished(ctx, until)
 	if err != nil {

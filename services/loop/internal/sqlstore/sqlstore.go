@@ -78,8 +78,10 @@ func (s *Store) Apply(ctx context.Context, d agent.Definition, id, address, sour
 		switch {
 		case errors.Is(err, sqldb.ErrNotFound):
 			c.Previous = api.StateSetup
-			tx.Queue(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at)
-				values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $8)`,
+			// The numbers of its changes begin with the time: if an earlier database was lost, heartbeat
+			// and social have numbers of an agent with this id, and ignore lower ones.
+			tx.Queue(ctx, `insert into agents (id, name, address, source, definition, state, state_reason, state_since, created_at, updated_at, state_seq)
+				values ($1, $2, $3, $4, $5, $6, $7, $8, $8, $8, $8)`,
 				id, d.Name, address, source, string(def), api.StateSleeping, "just born", at)
 			tx.Queue(ctx, `insert into sessions (id, agent, created_at, updated_at) values ($1, $2, $3, $3)`, MainSession(id), id, at)
 		case err != nil:

@@ -123,12 +123,12 @@ func TestApply(t *testing.T) {
 			return v, r.Scan(&v.id, &v.subject, &v.payload)
 		}, `select id, subject, payload from outbox order by seq`)
 		must(t, err)
-		if len(rows) != 2 || rows[0].id != "agent_state/ada/1" || rows[1].id != "agent_state/ada/2" {
+		if len(rows) != 2 || rows[0].id != fmt.Sprint("agent_state/ada/", at) || rows[1].id != fmt.Sprint("agent_state/ada/", at+1) {
 			t.Fatalf("outbox: %+v", rows)
 		}
 		var c api.AgentChanged
 		must(t, json.Unmarshal([]byte(rows[1].payload), &c))
-		wantChange := api.AgentChanged{Agent: "ada", Name: "ADA", Address: "0xAD", State: api.StateSleeping, Reason: "just born", Seq: 2, At: at + 2}
+		wantChange := api.AgentChanged{Agent: "ada", Name: "ADA", Address: "0xAD", State: api.StateSleeping, Reason: "just born", Seq: at + 1, At: at + 2}
 		if diff := cmp.Diff(wantChange, c); diff != "" || rows[1].subject != wantChange.Subject().String() {
 			t.Errorf("announced on %s (-want +got):\n%s", rows[1].subject, diff)
 		}

@@ -1,6 +1,7 @@
 package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -95,16 +96,46 @@ func changed(made []*api.AgentChanged) (all []api.AgentChanged) {
 func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.AgentChanged) {
 	const columns = 8
 	args := make([]any, 0, columns*len(all))
-	prune := int64(0)
+	prune := false
 	for _, c := range all {
 		args = append(args, c.Agent, c.Seq, c.State, c.Previous, c.Reason, c.SleepUntil, run, c.At)
-		if c.Seq%100 == 0 {
-			prune = c.Seq - historyKept
-		}
+		prune = prune || c.Seq%100 == 0
 	}
 	tx.Queue(ctx, `insert into agent_history (agent, seq, state, previous, reason, sleep_until, run, at) values `+sqldb.Placeholders(len(all), columns), args...)
-	if prune > 0 {
-		tx.Queue(ctx, `delete from agent_history where agent = $1 and seq <= $2`, all[0].Agent, prune)
+	if prune { // the numbers have gaps
+		tx.Queue(ctx, `delete from agent_history where agent = $1 and seq <= (
+			select seq from agent_history where agent = $1 order by seq desc limit 1 offset $2)`, all[0].Agent, historyKept)
+	}
+}
+
+// renumberedAtOnce is the number of agents that one transaction of [Store.Renumber] changes:
+// other transactions wait for it.
+const renumberedAtOnce = 100
+
+// Renumber raises the numbers of the agents' changes to a time, in Unix microseconds, unless
+// they are higher, and adds the announcement of each changed agent, with its present state, to
+// the outbox in the same transaction. The database may be an older copy, whose next numbers
+// heartbeat and social have seen before. Deleted agents are included. It returns the number of
+// changed agents; a repeated call changes none.
+func (s *Store) Renumber(ctx context.Context, at int64) (count int, err error) {
+	for {
+		n, err := sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (int, error) {
+			all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (c api.AgentChanged, err error) {
+				err = r.Scan(&c.Agent, &c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.At)
+				c.Previous, c.Seq = c.State, at
+				return c, err
+			}, `select id, name, address, state, state_reason, sleep_until, state_since from agents where state_seq < $1 order by id limit $2`+tx.ForUpdate(),
+				at, renumberedAtOnce)
+			for _, c := range all {
+				tx.Queue(ctx, `update agents set state_seq = $2 where id = $1`, c.Agent, at)
+				err = cmp.Or(err, announce(ctx, tx, &c))
+			}
+			return len(all), err
+		})
+		if err != nil || n == 0 {
+			return count, err
+		}
+		count += n
 	}
 }
 

@@ -104,10 +104,70 @@ func TestHistory(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		x, err = s.Explain(t.Context(), "ada", 1000)
+		kept := func() {
+			t.Helper()
+			x, err = s.Explain(t.Context(), "ada", 1000)
+			must(t, err)
+			if n := len(x.History); n < 500 || n > 600 {
+				t.Errorf("%d changes are kept, want the last 500 and some", n)
+			}
+		}
+		kept()
+		_, err = s.Renumber(t.Context(), at+time.Hour.Microseconds())
 		must(t, err)
-		if n := len(x.History); n < 500 || n > 600 {
-			t.Errorf("%d changes are kept, want the last 500 and some", n)
+		for i := range 100 {
+			if _, err := s.SetState(t.Context(), "ada", api.StateSleeping, "again", false, int64(i), at); err != nil {
+				t.Fatal(err)
+			}
+		}
+		kept()
+	})
+}
+
+// TestRenumber checks that the numbers of all agents, deleted ones too, are raised to a time
+// and announced once, and that the next change has the next number.
+func TestRenumber(t *testing.T) {
+	each(t, func(t *testing.T, db *sqldb.DB, s *sqlstore.Store) {
+		const lost = at + 1_000_000
+		announced := func() []api.AgentChanged {
+			t.Helper()
+			all, err := sqldb.All(t.Context(), db, func(r sqldb.Scanner) (c api.AgentChanged, err error) {
+				return c, r.Scan(sqldb.JSON(&c))
+			}, `select payload from outbox order by seq`)
+			must(t, err)
+			_, err = db.ExecContext(t.Context(), `delete from outbox`)
+			must(t, err)
+			return all
+		}
+		for _, c := range announced() {
+			if c.Seq != at {
+				t.Errorf("the first number of %s is %d, want %d, the time of its creation", c.Agent, c.Seq, at)
+			}
+		}
+		_, err := s.Delete(t.Context(), "bob", "enough", false, at+1)
+		must(t, err)
+		announced()
+		for _, want := range []int{2, 0} {
+			if n, err := s.Renumber(t.Context(), lost); err != nil || n != want {
+				t.Errorf("%d agents are renumbered, %v, want %d", n, err, want)
+			}
+		}
+		want := []api.AgentChanged{
+			{Agent: "ada", Name: "Ada", Address: "0xAD", Previous: api.StateSleeping, State: api.StateSleeping, Reason: "just born", Seq: lost, At: at},
+			{Agent: "bob", Name: "Bob", Address: "0xAD", Previous: api.StateDead, State: api.StateDead, Reason: "deleted: enough", Seq: lost, At: at + 1},
+		}
+		if diff := cmp.Diff(want, announced()); diff != "" {
+			t.Errorf("announced (-want +got):\n%s", diff)
+		}
+		_, err = s.Apply(t.Context(), definition("Carl"), "carl", "0xAD", "source of Carl", lost+5)
+		must(t, err)
+		c, err := s.SetState(t.Context(), "ada", api.StateSleeping, "told to sleep", false, 0, lost+6)
+		must(t, err)
+		if all := announced(); len(all) != 2 || all[0].Seq != lost+5 || c.Seq != lost+1 {
+			t.Errorf("after the loss carl has %+v, ada %+v", all, c)
+		}
+		if n, err := s.Renumber(t.Context(), lost); err != nil || n != 0 {
+			t.Errorf("%d agents are renumbered later, %v", n, err)
 		}
 	})
 }
