@@ -70,7 +70,7 @@ func accessOf(o Owner) Access {
 		}
 	case Heartbeat:
 		return Access{
-			Calls: []Message{ListKeys{}, TriggerTopUp{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},
+			Calls: []Message{ListKeys{}, TriggerTopUp{}, ListSchedules{}}, Consumes: []Message{MessageReceived{}, GoalChanged{}}, Follows: []Message{AgentChanged{}},
 			Keys: []string{LeaseKey(">"), WakeKeys},
 		}
 	case Social:

@@ -116,6 +116,10 @@ func Contracts() []Contract {
 		{ApplyAgent{Source: "---\nname: Lucky\n---\nBe useful.\n"}, agent},
 		{GetAgent{Agent: "lucky"}, agent},
 		{ListAgents{}, Agents{Agents: []Agent{agent}}},
+		{ListSchedules{After: "eve"}, Schedules{Agents: []AgentSchedule{{
+			State: AgentChanged{Agent: "lucky", Name: "Lucky", Address: adr, State: StateSleeping, Previous: StateSleeping, Reason: "nothing to do", SleepUntil: at, Seq: 5, At: at},
+			Beats: []Beat{{Name: "morning", Cron: "0 6 * * *", Reason: "plan the day"}},
+		}}, Page: Page{Next: "lucky"}}},
 		{DeleteAgent{Agent: "lucky", Force: true, Reason: "done with it"}, Deleted{Agent: "lucky", Address: adr, At: at, Left: 400 * Cent}},
 		{
 			SendMessage{Agent: "lucky", Content: "count the words", Mode: ModeQueue, ID: "m-1"},

@@ -71,6 +71,26 @@ type Agents struct {
 	Page
 }
 
+// ListSchedules requests [Schedules], by agent. Heartbeat needs them after its database was
+// lost. Errors: Invalid (limit).
+type ListSchedules struct {
+	After string `json:"after,omitempty"` // Next of the previous page: the id of an agent
+	Limit int    `json:"limit,omitempty"` // 0: 20
+}
+
+// Schedules is a list of what loop stores of the agents, including the deleted ones.
+type Schedules struct {
+	Agents []AgentSchedule `json:"agents"`
+	Page
+}
+
+// AgentSchedule is the present state of an agent with the schedule of its AGENT.md, which is
+// empty for a deleted agent.
+type AgentSchedule struct {
+	State AgentChanged `json:"state"` // At: time of its latest change of state
+	Beats []Beat       `json:"beats"`
+}
+
 // Mode is the queue mode of a message: what it does when its session is busy
 // (docs/reference/loop.md, Queue modes).
 type Mode string
@@ -439,6 +459,7 @@ type AgentChanged struct {
 func (ApplyAgent) Subject() Subject     { return request(Loop, "apply_agent") }
 func (GetAgent) Subject() Subject       { return request(Loop, "get_agent") }
 func (ListAgents) Subject() Subject     { return request(Loop, "list_agents") }
+func (ListSchedules) Subject() Subject  { return request(Loop, "list_schedules") }
 func (SendMessage) Subject() Subject    { return request(Loop, "send_message") }
 func (GetSession) Subject() Subject     { return request(Loop, "get_session") }
 func (CreateSession) Subject() Subject  { return request(Loop, "create_session") }

@@ -7,6 +7,7 @@ func Messages() []Message {
 		ApplyAgent{},
 		GetAgent{},
 		ListAgents{},
+		ListSchedules{},
 		DeleteAgent{},
 		SendMessage{},
 		GetSession{},

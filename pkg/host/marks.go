@@ -178,6 +178,13 @@ func readStores(ctx context.Context, service string, db *sqldb.DB, b *bus.Bus) (
 	return own, other, states, err
 }
 
+// ofDatabase begins the faults of a database in [Disagreements].
+const ofDatabase = "the database of "
+
+// LostDatabase reports whether a fault of [Disagreements] says that rows of the service's own
+// database may be missing: it is empty, another one or an older copy.
+func LostDatabase(fault string) bool { return strings.HasPrefix(fault, ofDatabase) }
+
 // Disagreements lists the contradictions between the mark in a service's database, the
 // copy of the mark in NATS, and the service's streams. A zero mark means that there is
 // none. boot is the boot id of this machine, sync is as in [Config].
@@ -198,11 +205,11 @@ func Disagreements(service string, own sqldb.Mark, other api.StoreMark, states [
 	}
 	switch {
 	case own.ID == "" && expected > 0:
-		add("the database of %s is empty or was recreated: NATS has its mark %d of %s", service, other.Seq, at(other.At))
+		add(ofDatabase+"%s is empty or was recreated: NATS has its mark %d of %s", service, other.Seq, at(other.At))
 	case own.ID != "" && own.ID != id:
-		add("the database of %s belongs to installation %s, and this is %s; the id of a data folder is in its file installation", service, own.ID, id)
+		add(ofDatabase+"%s belongs to installation %s, and this is %s; the id of a data folder is in its file installation", service, own.ID, id)
 	case own.Seq < expected:
-		add("the database of %s is an older copy: its mark is %d of %s, and NATS has mark %d of %s", service, own.Seq, at(own.At), other.Seq, at(other.At))
+		add(ofDatabase+"%s is an older copy: its mark is %d of %s, and NATS has mark %d of %s", service, own.Seq, at(own.At), other.Seq, at(other.At))
 	}
 	want := known.Latest
 	if cut(known.Boot) {

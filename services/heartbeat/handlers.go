@@ -46,13 +46,17 @@ type agents interface {
 func (h *handlers) agentsChanged(ctx context.Context, store agents, tx *sqldb.Tx, all []api.AgentChanged) (committed func(context.Context), err error) {
 	seen := make([]schedule.Agent, len(all))
 	for i, m := range all {
-		seen[i] = schedule.Agent{ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC()}
+		seen[i] = agentOf(m)
 	}
 	stirred, err := store.SeeAgents(ctx, tx, seen)
 	if err != nil || !stirred {
 		return nil, err
 	}
 	return func(ctx context.Context) { h.kick(ctx, h.now()) }, nil
+}
+
+func agentOf(m api.AgentChanged) schedule.Agent {
+	return schedule.Agent{ID: m.Agent, Address: m.Address, State: m.State, Seq: m.Seq, Changed: time.UnixMicro(m.At).UTC()}
 }
 
 func (h *handlers) messageReceived(ctx context.Context, m api.MessageReceived) error {
@@ -96,11 +100,7 @@ func (h *handlers) goalChanged(ctx context.Context, m api.GoalChanged) error {
 
 func (h *handlers) setSchedule(ctx context.Context, m api.SetSchedule) (api.Schedule, error) {
 	now := h.now().UTC()
-	var entries []schedule.Entry
-	for _, b := range m.Beats {
-		entries = append(entries, schedule.Entry{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
-	}
-	entries, faults := schedule.Check(m.Agent, entries, now)
+	entries, faults := schedule.Check(m.Agent, entriesOf(m.Beats), now)
 	if len(faults) > 0 {
 		return api.Schedule{}, &api.Error{
 			Code: api.Invalid, Message: "the schedule has faults", Next: "correct them and set it again", Details: faults,
@@ -114,6 +114,13 @@ func (h *handlers) setSchedule(ctx context.Context, m api.SetSchedule) (api.Sche
 		h.kick(ctx, next)
 	}
 	return h.schedule(ctx, m.Agent)
+}
+
+func entriesOf(beats []api.Beat) (entries []schedule.Entry) {
+	for _, b := range beats {
+		entries = append(entries, schedule.Entry{Name: b.Name, Cron: b.Cron, Reason: b.Reason})
+	}
+	return entries
 }
 
 func (h *handlers) getSchedule(ctx context.Context, m api.GetSchedule) (api.Schedule, error) {

@@ -98,5 +98,6 @@ func run(ctx context.Context, env *host.Env, cfg Config) error {
 		bus.Go(changes.Run),
 		bus.Go(clock.run),
 		bus.Go(top.run),
+		bus.Go(losses{h: h, db: db, log: env.Log}.run),
 	)
 }

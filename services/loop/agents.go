@@ -26,7 +26,7 @@ const checkEvery = 5 * time.Second
 
 func (h *handlers) agentRoutes() []bus.Route {
 	return []bus.Route{
-		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.deleteAgent),
+		bus.Reply(h.applyAgent), bus.Reply(h.getAgent), bus.Reply(h.listAgents), bus.Reply(h.listSchedules), bus.Reply(h.deleteAgent),
 		bus.Reply(h.sleepAgent), bus.Reply(h.chooseModel), bus.Reply(h.explainAgent),
 		bus.On(h.tierChanged, bus.ConsumerOptions{MaxDeliver: -1}), bus.On(h.walletChanged, bus.ConsumerOptions{MaxDeliver: -1}),
 	}
@@ -69,7 +69,7 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 		return api.Agent{}, err
 	}
 	if !same { // otherwise the agent may have changed its schedule since
-		if err := h.setSchedule(ctx, id, def.Schedule); err != nil {
+		if err := h.setSchedule(ctx, id, def.Beats()); err != nil {
 			return api.Agent{}, err
 		}
 	}
@@ -95,12 +95,8 @@ func (h *handlers) applyNamed(ctx context.Context, m api.ApplyAgent, want string
 }
 
 // setSchedule sets the schedule of an agent.
-func (h *handlers) setSchedule(ctx context.Context, id string, entries []agent.Schedule) error {
-	m := api.SetSchedule{Agent: id, Beats: []api.Beat{}}
-	for _, s := range entries {
-		m.Beats = append(m.Beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
-	}
-	_, err := bus.Call[api.Schedule](ctx, h.bus, m)
+func (h *handlers) setSchedule(ctx context.Context, id string, beats []api.Beat) error {
+	_, err := bus.Call[api.Schedule](ctx, h.bus, api.SetSchedule{Agent: id, Beats: beats})
 	return err
 }
 
@@ -110,11 +106,11 @@ func (h *handlers) setSchedule(ctx context.Context, id string, entries []agent.S
 // last one that stores a definition or a deletion corrects the schedule.
 func (h *handlers) repeatSchedule(ctx context.Context, id string) error {
 	for {
-		entries, version, err := h.store.Scheduled(ctx, id)
+		beats, version, err := h.store.Scheduled(ctx, id)
 		if err != nil {
 			return err
 		}
-		if err := h.setSchedule(ctx, id, entries); err != nil {
+		if err := h.setSchedule(ctx, id, beats); err != nil {
 			return err
 		}
 		if _, now, err := h.store.Scheduled(ctx, id); err != nil || now == version {
@@ -132,6 +128,17 @@ func (h *handlers) listAgents(ctx context.Context, m api.ListAgents) (api.Agents
 		return h.store.Agents(ctx, m.After, n)
 	})
 	return api.Agents{Agents: all, Page: page}, err
+}
+
+// schedulesOfPage is the number of agents of one answer: each may have 32 entries of more than
+// a kilobyte.
+const schedulesOfPage = 20
+
+func (h *handlers) listSchedules(ctx context.Context, m api.ListSchedules) (api.Schedules, error) {
+	all, page, err := pageOf(m.Limit, schedulesOfPage, func(a api.AgentSchedule) string { return a.State.Agent }, func(n int) ([]api.AgentSchedule, error) {
+		return h.store.Schedules(ctx, m.After, n)
+	})
+	return api.Schedules{Agents: all, Page: page}, err
 }
 
 // chooseModel stores how an agent thinks. A run in progress uses it for its next model call.

@@ -35,9 +35,20 @@ func TestApplyAgain(t *testing.T) {
 		ask[api.Agent](t, b, api.ApplyAgent{Source: other})
 	}
 	scheduled(0, 0, 1, 1)
+	listed := func(state api.AgentState, want ...api.Beat) {
+		t.Helper()
+		all := ask[api.Schedules](t, b, api.ListSchedules{}).Agents
+		if len(all) != 1 || all[0].State.Agent != "lucky" || all[0].State.State != state || all[0].State.Seq == 0 || !slices.Equal(all[0].Beats, want) {
+			t.Errorf("listed: %+v, want lucky %s with %+v", all, state, want)
+		}
+	}
+	daily := api.Beat{Name: "daily", Cron: "0 6 * * *"}
+	listed(api.StateSleeping, daily)
 	ask[api.Deleted](t, b, api.DeleteAgent{Agent: "lucky", Force: true})
+	listed(api.StateDead)
 	ask[api.Agent](t, b, api.ApplyAgent{Source: other})
 	scheduled(0, 0, 1, 1, 0, 1, 1)
+	listed(api.StateSleeping, daily)
 }
 
 // TestAppliedAtOnce tests that the schedule is that of the stored definition after two

@@ -42,6 +42,10 @@ type Store interface {
 	// Schedule returns the entries of an agent, or of all agents for "", sorted by agent
 	// and name.
 	Schedule(ctx context.Context, agent string) ([]Entry, error)
+	// Restore stores an agent that was lost with the database at a time: its state, unless a
+	// later one is stored; checked entries, unless it has entries; and its alarm, unless it
+	// has one of the same time, or one that was set since. An alarm without an ID is none.
+	Restore(ctx context.Context, a Agent, entries []Entry, alarm Alarm, lost time.Time) error
 	// SetAlarm sets the alarm of an agent and returns the stored one. It changes nothing
 	// if the agent's latest alarm has the same id, even after that has fired.
 	SetAlarm(ctx context.Context, a Alarm) (Alarm, error)

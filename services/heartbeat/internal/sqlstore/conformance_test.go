@@ -38,6 +38,7 @@ func TestStore(t *testing.T) {
 		"fire is once":            once,
 		"history":                 history,
 		"record":                  record,
+		"restore":                 restore,
 		"pings":                   pings,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -558,4 +559,50 @@ func pings(t *testing.T, open open) {
 	at("ada", noon(2))
 	ok(t, s.Ping(t.Context(), "ada", noon(3)))
 	at("ada", noon(3))
+}
+
+// restore checks that a lost agent is restored with its entries and alarm, once, and that
+// later entries and alarms remain.
+func restore(t *testing.T, open open) {
+	s := open(silent)
+	ctx := t.Context()
+	agent := sleeping("a", 5)
+	alarm := schedule.Alarm{ID: "a/lost", Agent: "a", At: noon(500), Reason: "r", Set: noon(100)}
+	checked := func(entries ...schedule.Entry) []schedule.Entry {
+		t.Helper()
+		entries, faults := schedule.Check("a", entries, noon(100))
+		if len(faults) > 0 {
+			t.Fatal(faults)
+		}
+		return entries
+	}
+	daily := checked(schedule.Entry{Name: "daily", Cron: "0 0 * * *"})
+	for range 2 {
+		ok(t, s.Restore(ctx, agent, daily, alarm, noon(100)))
+		next(t, s, noon(500))
+	}
+	if known, err := s.HasAgent(ctx, "a"); !known || err != nil {
+		t.Errorf("the agent is known: %t, %v", known, err)
+	}
+	if got := fire(t, s, noon(500)); len(got) != 1 {
+		t.Fatalf("fired %+v, want the alarm", got)
+	}
+	// The alarm has fired, and the agent changes its schedule.
+	set(t, s, "a", noon(600), schedule.Entry{Name: "own", Cron: "0 1 * * *"})
+	ok(t, s.Restore(ctx, agent, daily, alarm, noon(100)))
+	next(t, s, noon(13*3600))
+	got, err := s.Schedule(ctx, "a")
+	ok(t, err)
+	diff(t, "own schedule", []schedule.Entry{{Agent: "a", Name: "own", Cron: "0 1 * * *", Next: noon(13 * 3600)}}, got)
+
+	later := schedule.Alarm{ID: "t1", Agent: "a", At: noon(900), Set: noon(700)}
+	_, err = s.SetAlarm(ctx, later)
+	ok(t, err)
+	ok(t, s.Restore(ctx, agent, nil, alarm, noon(100)))
+	next(t, s, noon(900))
+	// Now the later alarm is one of an older copy.
+	ok(t, s.Restore(ctx, agent, nil, alarm, noon(800)))
+	next(t, s, noon(500))
+	ok(t, s.Restore(ctx, schedule.Agent{ID: "b", State: api.StateDead, Seq: 1, Changed: noon(0)}, nil, schedule.Alarm{}, noon(800)))
+	next(t, s, noon(500))
 }

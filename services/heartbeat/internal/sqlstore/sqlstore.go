@@ -149,10 +149,40 @@ func (s *Store) SetSchedule(ctx context.Context, agent string, entries []schedul
 			tx.Queue(ctx, "delete from beats where agent = $1 and name = $2", agent, name)
 		}
 		for _, b := range entries {
-			tx.Queue(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
-				on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
-				next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
-				agent, b.Name, b.Cron, b.Reason, schedule.Micros(b.Next))
+			putEntry(ctx, tx, agent, b)
+		}
+		return nil
+	})
+}
+
+// putEntry adds an entry, or changes the one with its name.
+func putEntry(ctx context.Context, tx *sqldb.Tx, agent string, b schedule.Entry) {
+	tx.Queue(ctx, `insert into beats (agent, name, cron, reason, next_at, last_at, runs) values ($1, $2, $3, $4, $5, 0, 0)
+		on conflict (agent, name) do update set cron = excluded.cron, reason = excluded.reason,
+		next_at = case when beats.cron = excluded.cron then beats.next_at else excluded.next_at end`,
+		agent, b.Name, b.Cron, b.Reason, schedule.Micros(b.Next))
+}
+
+// Restore implements [schedule.Store].
+func (s *Store) Restore(ctx context.Context, a schedule.Agent, entries []schedule.Entry, alarm schedule.Alarm, lost time.Time) error {
+	return sqldb.InTx(ctx, s.db, func(tx *sqldb.Tx) error {
+		if _, err := s.SeeAgents(ctx, tx, []schedule.Agent{a}); err != nil {
+			return err
+		}
+		has, err := sqldb.One[bool](ctx, tx, "select exists (select 1 from beats where agent = $1)", a.ID)
+		if err != nil {
+			return err
+		}
+		for _, b := range entries {
+			if !has {
+				putEntry(ctx, tx, a.ID, b)
+			}
+		}
+		if alarm.ID != "" {
+			tx.Queue(ctx, `insert into alarms (agent, id, at, reason, set_at, done) values ($1, $2, $3, $4, $5, 0)
+				on conflict (agent) do update set id = excluded.id, at = excluded.at, reason = excluded.reason,
+				set_at = excluded.set_at, done = 0 where alarms.at <> excluded.at and alarms.set_at <= $6`,
+				a.ID, alarm.ID, schedule.Micros(alarm.At), alarm.Reason, schedule.Micros(alarm.Set), schedule.Micros(lost))
 		}
 		return nil
 	})

@@ -6,6 +6,8 @@ package agent
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/anima-run/anima/pkg/api"
 )
 
 // Limits of a definition, which Parse checks (docs/reference/loop.md, AGENT.md).
@@ -58,6 +60,15 @@ type Schedule struct {
 	Name   string `json:"name" yaml:"name"`               // unique in the definition; same characters as an agent's name
 	Cron   string `json:"cron" yaml:"cron"`               // five fields in UTC, separated by single spaces
 	Reason string `json:"reason" yaml:"reason,omitempty"` // shown to the agent when it wakes; may be empty
+}
+
+// Beats returns the schedule as a message to heartbeat. It is not nil.
+func (d Definition) Beats() []api.Beat {
+	beats := []api.Beat{}
+	for _, s := range d.Schedule {
+		beats = append(beats, api.Beat{Name: s.Name, Cron: s.Cron, Reason: s.Reason})
+	}
+	return beats
 }
 
 // Limits are the limits of one run of the agent.

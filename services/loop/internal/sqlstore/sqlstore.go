@@ -120,15 +120,15 @@ func (s *Store) IsApplied(ctx context.Context, id, source string) (bool, error) 
 // Scheduled returns the schedule of an agent's definition, none for an agent that is
 // deleted, with a number that is another one after each change of the definition, deletion
 // or restoration. Errors: NotFound.
-func (s *Store) Scheduled(ctx context.Context, id string) (entries []agent.Schedule, version int64, err error) {
+func (s *Store) Scheduled(ctx context.Context, id string) (beats []api.Beat, version int64, err error) {
 	var definition string
 	var deleted int64
 	err = s.db.QueryRowContext(ctx, `select definition, version, deleted_at from agents where id = $1`, id).Scan(&definition, &version, &deleted)
 	if err != nil || deleted != 0 {
-		return nil, 0, missing(err, noAgent(id))
+		return []api.Beat{}, 0, missing(err, noAgent(id))
 	}
 	d, err := s.definitions.decode(id, definition)
-	return d.Schedule, version, err
+	return d.Beats(), version, err
 }
 
 // SetAddress changes the address of an agent and announces it, and returns false if it has

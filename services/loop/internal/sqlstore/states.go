@@ -108,6 +108,33 @@ func (s *Store) note(ctx context.Context, tx *sqldb.Tx, run string, all ...*api.
 	}
 }
 
+const stateColumns = `select id, name, address, state, state_reason, sleep_until, state_seq, state_since`
+
+// stateRow returns the present state of an agent as a change that has not changed it.
+func stateRow(r sqldb.Scanner, more ...any) (api.AgentChanged, error) {
+	var c api.AgentChanged
+	err := r.Scan(append([]any{&c.Agent, &c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.Seq, &c.At}, more...)...)
+	c.Previous = c.State
+	return c, err
+}
+
+// Schedules returns at most limit agents with ids greater than after, ordered by id, including
+// deleted ones, with their present states and the schedules of their definitions.
+func (s *Store) Schedules(ctx context.Context, after string, limit int) ([]api.AgentSchedule, error) {
+	return notNil(sqldb.All(ctx, s.db, func(r sqldb.Scanner) (api.AgentSchedule, error) {
+		var definition string
+		var deleted int64
+		c, err := stateRow(r, &definition, &deleted)
+		out := api.AgentSchedule{State: c, Beats: []api.Beat{}}
+		if err != nil || deleted != 0 {
+			return out, err
+		}
+		d, err := s.definitions.decode(c.Agent, definition)
+		out.Beats = d.Beats()
+		return out, err
+	}, stateColumns+`, definition, deleted_at from agents where id > $1 order by id limit $2`, after, limit))
+}
+
 // renumberedAtOnce is the number of agents that one transaction of [Store.Renumber] changes:
 // other transactions wait for it.
 const renumberedAtOnce = 100
@@ -120,13 +147,10 @@ const renumberedAtOnce = 100
 func (s *Store) Renumber(ctx context.Context, at int64) (count int, err error) {
 	for {
 		n, err := sqldb.Do(ctx, s.db, func(tx *sqldb.Tx) (int, error) {
-			all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (c api.AgentChanged, err error) {
-				err = r.Scan(&c.Agent, &c.Name, &c.Address, &c.State, &c.Reason, &c.SleepUntil, &c.At)
-				c.Previous, c.Seq = c.State, at
-				return c, err
-			}, `select id, name, address, state, state_reason, sleep_until, state_since from agents where state_seq < $1 order by id limit $2`+tx.ForUpdate(),
-				at, renumberedAtOnce)
+			all, err := sqldb.All(ctx, tx, func(r sqldb.Scanner) (api.AgentChanged, error) { return stateRow(r) },
+				stateColumns+` from agents where state_seq < $1 order by id limit $2`+tx.ForUpdate(), at, renumberedAtOnce)
 			for _, c := range all {
+				c.Seq = at
 				tx.Queue(ctx, `update agents set state_seq = $2 where id = $1`, c.Agent, at)
 				err = cmp.Or(err, announce(ctx, tx, &c))
 			}
