@@ -58,5 +58,9 @@ func TestDisagreements(t *testing.T) {
 		if tt.want == "" && got != "" || !strings.Contains(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
+		lost := tt.want != "" && tt.want != "cut off" && tt.want != "missing or empty"
+		if host.LostDatabase(got) != lost {
+			t.Errorf("%s: rows of the database may be missing: %t, want %t for %q", tt.name, !lost, lost, got)
+		}
 	}
 }
