@@ -98,15 +98,23 @@ func (m *book) observe(row *pay.Payment, at *bazaar) error {
 	}
 	q.posted = true
 	if row.State == api.PaymentSettled {
-		m.end(m.holds[q.hold], api.HoldSettled, q.amount, "usdc-payee:"+marketPayee)
+		m.settled(q)
 	} else {
 		m.end(m.holds[q.hold], api.HoldReleased, 0, "")
 	}
 	return nil
 }
 
-// reopen holds the money of a removed settlement. The limits count the first hold only.
+func (m *book) settled(q *bill) {
+	m.end(m.holds[q.hold], api.HoldSettled, q.amount, "usdc-payee:"+marketPayee)
+}
+
+// reopen holds the money of a removed settlement, which may have been posted in the same
+// step. The limits count the first hold only.
 func (m *book) reopen(q *bill, row *pay.Payment) {
+	if !q.posted {
+		m.settled(q)
+	}
 	q.reopened, q.hold, q.posted, q.state = row.Reopened, row.Hold(), false, api.PaymentUnknown
 	m.of(api.USDC, row.Agent).held += q.amount
 	m.holds[q.hold] = &ledger.Hold{ID: q.hold, Agent: row.Agent, Asset: api.USDC, Amount: q.amount, Status: api.HoldActive, ExpiresAt: m.now + 30*24*3_600_000_000}
